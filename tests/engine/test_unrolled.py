@@ -82,4 +82,4 @@ def test_a_carry_is_held_where_a_loop_has_products(name, held):
     barriers = [one for one in equations_of(program.jaxpr) if one.primitive.name == "optimization_barrier"]
     of_a_carry = [one for one in barriers if [leaf.aval.shape for leaf in one.invars] == [(ROWS, 4)]]
     # Nothing reads the last carry of the forward pass.
-    assert (len(of_a_carry) >= 2 * 16 // BACKENDS["gpu"].barrier_every - 1) == held
+    assert len(of_a_carry) == (2 * 16 // BACKENDS["gpu"].barrier_every - 1 if held else 0)

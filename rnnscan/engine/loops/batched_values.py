@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Self, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import NamedSharding, PartitionSpec
@@ -87,6 +88,22 @@ class NeighborPart(StackPart):
 
 # (first step, steps) -> the values of these steps: a part of a stack, or an array.
 Source: TypeAlias = Callable[[Any, int], Any]
+
+
+def of_stack(stack: Any) -> Source:
+    """The values at the steps of a chunk."""
+    return partial(StackPart, stack)
+
+
+def of_neighbors(stack: Any, outside: Any, *, to_end: bool) -> Source:
+    """The values one step after, or before, those of a chunk. `outside`: the one that is not in the stack."""
+    return partial(NeighborPart, stack, to_end=to_end, outside=outside)
+
+
+def all_of(source: Source, length: int) -> Any:
+    """The values at all steps."""
+    part = source(np.int32(0), length)
+    return part.copied() if isinstance(part, StackPart) else part
 
 
 class Chunk:

@@ -47,7 +47,7 @@ def shifted(stack: Any, item: Any, *, to_start: bool) -> Any:
 
 
 def moved(index: Any, steps: Any) -> Any:
-    """An index, an array, so many steps further, which may be negative."""
+    """An index, an array, so many steps further, which may be negative. A zero that is known is not added."""
     if isinstance(steps, int) and not steps:
         return index
     if isinstance(index, np.integer) and not index and not isinstance(steps, int):

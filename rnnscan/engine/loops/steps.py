@@ -77,7 +77,7 @@ def run_steps(
 
     def run_iteration(whole: Any, first: Any, _: Any, steps: int) -> tuple[Any, list[Any], list[Any]]:
         state, before = whole
-        parts, ys = [source(first, steps) for source in sources], [list[Any]()] * steps
+        parts, ys = [source(first, steps) for source in sources], dict[int, list[Any]]()
         blocks = [part.copied() for part in parts] if steps > 1 else []
         for done, at in enumerate(range(steps)[:: -1 if loop.reverse else 1], start=1):
             x = [block[at] for block in blocks] if blocks else [part.at(0) for part in parts]
@@ -85,7 +85,8 @@ def run_steps(
             ys[at] = [lax.expand_dims(leaf, [0]) for leaf in y]
             before = starts.after(before, moved(first, at), carry) if starts else before
             state = (lax.optimization_barrier(carry) if hold and done % hold == 0 else carry), sums
-        stacks = ys[0] if steps == 1 else [lax.concatenate(leaves, 0) for leaves in zip(*ys, strict=True)]
+        in_order = [ys[at] for at in range(steps)]
+        stacks = ys[0] if steps == 1 else [lax.concatenate(leaves, 0) for leaves in zip(*in_order, strict=True)]
         return (state, before), stacks, []
 
     before = starts.first(state[0]) if starts else []

@@ -14,12 +14,13 @@ import jax.numpy as jnp
 from rnnscan._util.step_wrappers import type_of_step
 from rnnscan.engine.analysis.leaves import replace_at, split_list
 from rnnscan.engine.costs.heuristics import Heuristics
+from rnnscan.engine.loops.batched_values import of_stack
 from rnnscan.engine.loops.sharded_rows import sharded_rows
 from rnnscan.engine.loops.stopping import CountedChunks
 from rnnscan.engine.loops.time_loop import TimeLoop
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.plan.schedule import Schedule
-from rnnscan.engine.run.in_chunks import Recompute, of_stack, run_in_chunks
+from rnnscan.engine.run.in_chunks import Recompute, run_in_chunks
 from rnnscan.engine.run.runner import Runner, invariant_values
 from rnnscan.engine.run.saved import Saved
 from rnnscan.engine.run.step_vjp import Cotangents, Vjp, step_vjp

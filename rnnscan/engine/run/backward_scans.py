@@ -16,11 +16,11 @@ from jax.extend import core
 
 from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.cache.by_jaxpr import cached_by_jaxpr
+from rnnscan.engine.loops.batched_values import all_of
 from rnnscan.engine.loops.stopping import reversed_steps
 from rnnscan.engine.plan.residuals import ResidualPlan
 from rnnscan.engine.primitive.dead_code import live_part
 from rnnscan.engine.primitive.scan import Scan, bind, counted
-from rnnscan.engine.run.in_chunks import all_of
 from rnnscan.engine.run.saved import Saved
 from rnnscan.engine.run.step_vjp import Cotangents, Vjp
 

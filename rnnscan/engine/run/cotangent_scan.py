@@ -8,7 +8,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from itertools import chain, compress
+from itertools import compress
 from typing import Any
 
 import jax
@@ -58,6 +58,11 @@ class CotangentScan(Vjp):
     def bind(self, operands: Sequence[Any]) -> list[Any]:
         """The results, as an equation of the current trace."""
         return list(cotangent_scan_p.bind(*operands, **self.params))
+
+    def chosen(self, saved: Saved, ct_carry: Sequence[Any], ct_ys: Sequence[Any]) -> list[Any]:
+        """The operands, of the saved values and the cotangents of the carry and of ys. `arrays` is the inverse."""
+        pairs = zip(jax.tree.leaves(saved), self.read, strict=True)
+        return [*(leaf for leaf, is_read in pairs if is_read), *ct_carry, *ct_ys]
 
     @property
     def sources(self) -> list[tuple[list[int], int | None]]:
@@ -133,12 +138,11 @@ def cotangents_of_scan(
     which = _which_run(saved.count, scan.length) if saved.count is not None and saved.count.ndim else []
     saved = replace(saved, xs=[*saved.xs, *which])
     vjp = _vjp(step, scan, plan.choices, cotangents, tuple(map(type_of_step, which)))
-    pairs = zip(jax.tree.leaves(saved), vjp.read, strict=True)
     # Zeros come from the leaves that they are cotangents of: under `shard_map` they must vary over the same axes.
     pairs_of_carry = ((final[index], saved.initial[index]) for index in cotangents.moving)
     ct_carry = [lax.full_like(like, 0) if leaf is None else leaf for leaf, like in pairs_of_carry]
     ct_ys = [ys[index] for index in cotangents.ys]
-    results = vjp.bind([*(leaf for leaf, is_read in pairs if is_read), *ct_carry, *ct_ys])
+    results = vjp.bind(vjp.chosen(saved, ct_carry, ct_ys))
     groups = split_list(results, [len(cotangents.constants), len(cotangents.carry)])
     return cotangents.of_wanted(wanted, [scan.constants, scan.carry], *groups)
 
@@ -242,12 +246,8 @@ def _batch(
     if own:
         saved, *others = vjp.arrays(operands)
         which = _which_run(jnp.max(saved.count, range(1, saved.count.ndim)), scan.length)
-        saved, vjp = (
-            replace(saved, xs=[*saved.xs, *which]),
-            vjp.reading(vjp.of_running_rows([*map(type_of_step, which)])),
-        )
-        pairs = zip(jax.tree.leaves(saved), vjp.read, strict=True)
-        operands = [*(leaf for leaf, is_read in pairs if is_read), *chain(*others)]
+        vjp = vjp.reading(vjp.of_running_rows([*map(type_of_step, which)]))
+        operands = vjp.chosen(replace(saved, xs=[*saved.xs, *which]), *others)
     have_rows = vjp.results(rows.results)
     of_initial = [have_rows.carry[cotangents.moving.index(index)] for index in cotangents.carry]
     out_axes = [0 if has_rows else None for has_rows in (*have_rows.constants, *of_initial)]

@@ -9,12 +9,12 @@ from jax.extend import core
 
 from rnnscan.engine.analysis.leaves import replace_at
 from rnnscan.engine.analysis.split import Loop, Split
-from rnnscan.engine.loops.batched_values import Chunk
+from rnnscan.engine.loops.batched_values import Chunk, of_stack
 from rnnscan.engine.loops.steps import Starts
 from rnnscan.engine.loops.stopping import scan_while
 from rnnscan.engine.loops.time_loop import TimeLoop
 from rnnscan.engine.plan.scan_plan import ScanPlan
-from rnnscan.engine.run.in_chunks import of_stack, run_in_chunks
+from rnnscan.engine.run.in_chunks import run_in_chunks
 from rnnscan.engine.run.runner import Runner, invariant_values
 from rnnscan.engine.run.saved import to_host
 from rnnscan.ir.program import evaluate, read, total_bytes, values_of
@@ -123,15 +123,16 @@ def _run(
     starts = [place[plan.step.carry[index]] for index in starting]
     chunks = TimeLoop(scan.length, plan.chunk, scan.reverse)
     is_one_loop = parts.is_only_a_loop and not _solves(parts.loops[0]) and not offloaded and scan.length > 0
-    written = _written(parts, starts, chunks) if is_one_loop and starts and not is_differentiable else None
+    written = _starts_to_write(parts, starts, chunks) if is_one_loop and starts and not is_differentiable else None
     if is_one_loop and (written is not None or not starts):
         chunks = replace(chunks, piece=scan.length)
     invariant = invariant_values([parts], constants)
     runner = Runner(parts, invariant, scan.reverse, scan.options.unroll, is_differentiable, starts=written)
     starts_of_sums = [carry[index] for index in summed]
     state = [carry[index] for index in carried], runner.spread(starts_of_sums)
-    sources, changes = [*map(of_stack, xs)], finish if is_differentiable or counting else None
-    (final, sums), ys, before = run_in_chunks(runner, chunks, sources, state, starting=starts, finish=changes)
+    may_finish = finish if is_differentiable or counting else None
+    sources = [*map(of_stack, xs)]
+    (final, sums), ys, before = run_in_chunks(runner, chunks, sources, state, starting=starts, finish=may_finish)
     totals = runner.totals(sums, starts_of_sums)
     return replace_at(replace_at(list(carry), carried, final), summed, totals), ys, before
 
@@ -140,7 +141,7 @@ def _solves(loop: Loop) -> bool:
     return loop.recurrence is not None and not loop.recurrence.is_associative
 
 
-def _written(parts: Split, starting: Sequence[int], chunks: TimeLoop) -> Starts | None:
+def _starts_to_write(parts: Split, starting: Sequence[int], chunks: TimeLoop) -> Starts | None:
     """What the only loop writes where it runs over all steps; None if a loop for each chunk is better.
 
     It writes the carry leaves before each chunk at each step. That may cost no more than half of the bytes that it

@@ -2,34 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-import numpy as np
 from jax import lax
 
-from rnnscan.engine.loops.batched_values import Chunk, NeighborPart, Source, StackPart
+from rnnscan.engine.loops.batched_values import Chunk, Source, all_of
 from rnnscan.engine.loops.indexing import item_of
 from rnnscan.engine.loops.stopping import CountedChunks
 from rnnscan.engine.loops.time_loop import TimeLoop
 from rnnscan.engine.run.runner import Runner
 from rnnscan.ir.program import values_of
-
-
-def of_stack(stack: Any) -> Source:
-    """The values at the steps of a chunk."""
-    return partial(StackPart, stack)
-
-
-def of_neighbors(stack: Any, outside: Any, *, to_end: bool) -> Source:
-    """The values one step after, or before, those of a chunk. `outside`: the one that is not in the stack."""
-    return partial(NeighborPart, stack, to_end=to_end, outside=outside)
-
-
-def all_of(source: Source, length: int) -> Any:
-    """The values at all steps."""
-    part = source(np.int32(0), length)
-    return part.copied() if isinstance(part, StackPart) else part
 
 
 @dataclass(frozen=True)
@@ -70,29 +52,33 @@ def run_in_chunks(
         state: the carry, and the sums.
         recompute: what runs before each.
         starting: positions of the carry leaves to return before each whole chunk.
-        finish: makes what is returned of a chunk from its stacks. Then JAX can differentiate the loop.
+        finish: makes what is returned of a chunk from its stacks, in a loop over a known number of steps that JAX can
+            differentiate; None: the stacks are returned, and the loop runs in place.
 
     Returns:
         The carry and the sums, the stacked values of the program, and the leaves `starting`.
     """
     program = runner.split.program
 
-    def run_chunk(state: Any, parts: Sequence[Any], number: Any, steps: int) -> tuple[Any, list[Any], list[Any]]:
+    def run_chunk(state: Any, parts: Sequence[Any], number: Any, steps: int) -> tuple[Any, Chunk, list[Any]]:
         # The leaves that are computed again come last among those that are known.
         known = dict(zip(program.known, parts, strict=False))
         if recompute is not None:
             known = recompute(steps, known, number)
         carry, sums, chunk = runner(steps, known, *state)
-        stacks = [chunk.stacked(atom) for atom in program.stacked]
-        before = chunk.starts or [state[0][index] for index in starting]
-        return (carry, sums), finish(chunk, stacks) if finish else stacks, before
+        return (carry, sums), chunk, [chunk.stacked(atom) for atom in program.stacked]
 
     def run_at(state: Any, first: Any, number: Any, steps: int) -> tuple[Any, list[Any], list[Any]]:
-        state, stacks, before = run_chunk(state, [source(first, steps) for source in sources], number, steps)
-        return state, stacks, before if runner.starts else [lax.expand_dims(leaf, [0]) for leaf in before]
+        after, chunk, stacks = run_chunk(state, [source(first, steps) for source in sources], number, steps)
+        return after, stacks, chunk.starts or [lax.expand_dims(state[0][index], [0]) for index in starting]
 
-    if finish is None or not isinstance(chunks, TimeLoop) or chunks.is_one:
+    if finish is None:
         types = [atom.aval for atom in program.stacked], [program.carry[index].aval for index in starting]
         return chunks.run_in_place(run_at, state, *types)
-    xs = [all_of(source, chunks.length) for source in sources]
-    return chunks.run(lambda state, xs, steps: run_chunk(state, xs, None, steps), state, xs)
+
+    def run_on(state: Any, xs: Sequence[Any], steps: int) -> tuple[Any, list[Any], list[Any]]:
+        after, chunk, stacks = run_chunk(state, xs, None, steps)
+        return after, finish(chunk, stacks), [state[0][index] for index in starting]
+
+    assert isinstance(chunks, TimeLoop)
+    return chunks.run(run_on, state, [all_of(source, chunks.length) for source in sources])

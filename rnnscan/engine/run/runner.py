@@ -18,7 +18,7 @@ from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.analysis.split import Loop, Split
 from rnnscan.engine.analysis.stacks import has_product, operands_of_products, parts_of_stacks, row_by_row
 from rnnscan.engine.analysis.unreduced_sums import LoopSums, unreduced
-from rnnscan.engine.loops.batched_values import Chunk, Source, StackPart, added
+from rnnscan.engine.loops.batched_values import Chunk, Source, StackPart, added, of_stack
 from rnnscan.engine.loops.recurrences import EXECUTORS
 from rnnscan.engine.loops.sharded_rows import ShardedRows, SumsByParts
 from rnnscan.engine.loops.steps import LoopStep, Starts, run_steps
@@ -215,7 +215,7 @@ class Runner:
             if isinstance(part, StackPart):
                 return part.part
             stack = chunk.stacked(value)
-            return partial(StackPart, row_by_row(stack) if choices.batch == "inputs" else stack)
+            return of_stack(row_by_row(stack) if choices.batch == "inputs" else stack)
 
         steps = TimeLoop(chunk.steps, chunk.steps if unroll is True else max(1, min(unroll, chunk.steps)), self.reverse)
         hold = choices.barrier_every if holds else 0
