@@ -12,7 +12,7 @@ from rnnscan.engine.analysis.cones import Cones
 from rnnscan.engine.analysis.leaves import places, replace_at, split_list
 from rnnscan.engine.analysis.probe import tangents_if_any
 from rnnscan.engine.analysis.restore import derives_from_result
-from rnnscan.engine.analysis.saving_calls import saving_call
+from rnnscan.engine.analysis.saving_calls import read_by_derivative, saves_residuals
 from rnnscan.ir.dataflow import between, needed
 from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, outputs_of, values_of
 
@@ -31,9 +31,8 @@ def _read_by_derivative(equation: Equation, active: Collection[Atom]) -> Iterabl
     traits, inputs = equation.traits, equation.inputs
     if derives_from_result(equation):
         return equation.outputs
-    call = saving_call(equation)
-    if call is not None:
-        return call.read_by_derivative(equation)
+    if saves_residuals(equation):
+        return read_by_derivative(equation)
     if equation.name == "custom_jvp_call":
         atoms = (*inputs, *equation.outputs)
         return [atom for atom, is_read in zip(atoms, _read_by_rule(equation), strict=True) if is_read]

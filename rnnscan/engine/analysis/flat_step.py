@@ -11,11 +11,10 @@ from jax.extend import core
 from rnnscan.engine.analysis.derivative_reads import read_first
 from rnnscan.engine.analysis.moving import moving_values, values_with_cotangents
 from rnnscan.engine.analysis.parts_of_carry import parts_to_keep
-from rnnscan.engine.analysis.restore import restored
-from rnnscan.engine.analysis.saving_calls import saving_call
+from rnnscan.engine.analysis.saving_calls import reading_residuals
 from rnnscan.ir.axes import SameAxes, other_axes
 from rnnscan.ir.dataflow import needed
-from rnnscan.ir.program import Atom, Equation, Program, Value, evaluate, outputs_of, read, values_of
+from rnnscan.ir.program import Atom, Equation, Program, Value, outputs_of, read, values_of
 from rnnscan.ir.trace import Inliner, program_as_jaxpr
 from rnnscan.naming import Names
 
@@ -154,10 +153,7 @@ class FlatStep:
 
     def run(self, constants: Sequence[Any], carry: Sequence[Any], x: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The new carry and y."""
-        values = dict(zip(self.inputs, [*constants, *carry, *x], strict=True))
-        # JAX cannot differentiate every equation that nothing reads: a `jax.custom_vjp` has no forward mode.
-        evaluate(needed(self.program.equations, [*self.new_carry, *self.y]), values)
-        return [read(atom, values) for atom in self.new_carry], [read(atom, values) for atom in self.y]
+        return self.differentiable(constants, carry, x)[:2]
 
     def as_jaxpr(self, *, with_effects: bool = False) -> core.ClosedJaxpr:
         """The step as a jaxpr, `(*constants, *carry, *x) -> (*new carry, *y, *kept values with names)`."""
@@ -199,44 +195,37 @@ class FlatStep:
     def _known_moving(self) -> dict[tuple[bool, ...], set[Value]]:
         return {}
 
-    def restored(
+    def differentiable(
         self,
         constants: Sequence[Any],
         carry: Sequence[Any],
         x: Sequence[Any],
-        kept: Sequence[Any],
+        kept: Sequence[Any] = (),
         new_carry: Mapping[int, Any] | None = None,
     ) -> tuple[list[Any], list[Any], list[tuple[Any, Any]]]:
-        """The new carry and y, computed from the kept values; the function to differentiate.
+        """The new carry and y; the function to differentiate.
 
-        Gradients flow as if a kept value had been computed, so its equation is differentiated.
+        It computes kept values too, because their equations are differentiated. `reading_kept` then replaces them.
 
         Args:
             constants: the arrays that the step closes over.
             carry: the carry.
             x: the input.
-            kept: the kept values.
+            kept: the kept values, if they are known.
             new_carry: new values of carry leaves that are known.
 
         Returns:
             The new carry, y, and pairs of a computed value and the kept one, for `reading_kept`.
         """
         values = dict(zip(self.inputs, [*constants, *carry, *x], strict=True))
-        restore = {self.new_carry[index]: leaf for index, leaf in (new_carry or {}).items()}
-        restore |= dict(zip(self.kept, kept, strict=True))
+        known = {self.new_carry[index]: leaf for index, leaf in (new_carry or {}).items()}
+        known |= dict(zip(self.kept, kept, strict=bool(kept)))
         pairs = []
+        # JAX cannot differentiate every equation that nothing reads: a `jax.custom_vjp` has no forward mode.
         for equation in needed(self.program.equations, [*self.new_carry, *self.y]):
-            operands = [read(atom, values) for atom in equation.inputs]
-            call = saving_call(equation)
-            if call is not None and restore.keys() >= {*equation.outputs[len(call.reads) :]}:
-                results = call.restored(operands, [restore.get(output) for output in equation.outputs])
-                values.update(zip(equation.outputs, results, strict=True))
-                continue
-            for output, result in zip(equation.outputs, equation.evaluate(*operands), strict=True):
-                values[output] = result
-                if output in restore:
-                    pairs.append((result, restore[output]))
-                    values[output] = restored(result, restore[output])
+            results = reading_residuals(equation, known).evaluate(*(read(atom, values) for atom in equation.inputs))
+            values.update(zip(equation.outputs, results, strict=True))
+            pairs += [(values[output], known[output]) for output in equation.outputs if output in known]
         return [read(atom, values) for atom in self.new_carry], [read(atom, values) for atom in self.y], pairs
 
 

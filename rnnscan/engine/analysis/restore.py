@@ -2,11 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
-from typing import Any
-
-import jax
-from jax.custom_derivatives import SymbolicZero
 
 from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import Atom, Equation, Program, Value
@@ -17,28 +12,6 @@ from rnnscan.ir.traits import Kind
 def derives_from_result(equation: Equation) -> bool:
     """Whether the derivative of an equation follows from its result."""
     return equation.traits.derivative_reads == "results"
-
-
-@jax.custom_jvp
-def restored(computed: Any, kept: Any) -> Any:
-    """The kept value, whose derivative is that of the computed one."""
-    return kept
-
-
-@restored.defjvp
-def _restored_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
-    return primals[1], tangents[0]
-
-
-@jax.custom_jvp
-def without_tangent(leaf: Any) -> Any:
-    """The same value, without a tangent. Other than after `lax.stop_gradient`, a derivative of a derivative has one."""
-    return leaf
-
-
-@partial(without_tangent.defjvp, symbolic_zeros=True)
-def _without_tangent_jvp(primals: tuple[Any], _: tuple[Any]) -> tuple[Any, Any]:
-    return primals[0], SymbolicZero(jax.typeof(primals[0]).to_tangent_aval())
 
 
 def reading_kept(program: Program, pairs: int) -> Program:

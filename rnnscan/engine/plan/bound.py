@@ -14,7 +14,7 @@ from rnnscan.engine.analysis.saving_calls import register
 from rnnscan.engine.cache.by_jaxpr import cached_by_jaxpr
 from rnnscan.engine.costs.heuristics import Heuristics, for_platform
 from rnnscan.engine.plan.scan_plan import ScanPlan
-from rnnscan.engine.primitive.scan import Saving, Scan, scan_p, y_size
+from rnnscan.engine.primitive.scan import InnerScan, Saving, Scan, scan_p, y_size
 from rnnscan.ir.invalid_values import are_searched
 from rnnscan.ir.program import Atom, Equation, operation
 from rnnscan.ir.structure import key_of_step
@@ -159,10 +159,10 @@ def _saving_equation(equation: Equation) -> Equation | None:
     params = {
         "step": saving.step,
         "scan": saving.scan,
-        "saving": replace(saving.saving, call=(step, scan, reads)),
+        "saving": replace(saving.saving, inner=InnerScan(step, scan, reads)),
     }
     made = operation(scan_p, params, equation.inputs, equation.origin)
     return replace(made, outputs=(*equation.outputs, *made.outputs[len(equation.outputs) :]))
 
 
-register(save=_saving_equation)
+register(_saving_equation)

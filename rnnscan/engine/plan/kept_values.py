@@ -158,7 +158,7 @@ def _read_by_vjp(step: FlatStep) -> set[Value]:
         def differentiable(*some: Any) -> tuple[list[Any], Any]:
             values = list((dict(enumerate(leaves)) | dict(zip(floats, some, strict=True))).values())
             constants, carry, x, kept = (values[start:end] for start, end in zip([0, *ends], ends, strict=False))
-            new_carry, y, computed_and_kept = step.restored(constants, carry, x, kept)
+            new_carry, y, computed_and_kept = step.differentiable(constants, carry, x, kept)
             results = [leaf for leaf in [*new_carry, *y] if jnp.issubdtype(leaf.dtype, jnp.inexact)]
             return results, [*chain(*computed_and_kept)]
 

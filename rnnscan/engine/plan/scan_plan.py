@@ -17,7 +17,7 @@ from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.forward_rules import forward_rules
 from rnnscan.engine.analysis.recompute_costs import RecomputeCosts
 from rnnscan.engine.analysis.restore import derives_from_result
-from rnnscan.engine.analysis.saving_calls import saving_call, saving_equation
+from rnnscan.engine.analysis.saving_calls import saves_residuals, saving_equation
 from rnnscan.engine.analysis.split import Split, split
 from rnnscan.engine.costs.chunk import StepBytes, near_divisor
 from rnnscan.engine.costs.costs import unbatchable, work_of_products
@@ -132,7 +132,7 @@ class ScanPlan:
         yield from (KeptValue("carry", leaf, is_offloaded=False) for leaf in step.parts)
         for value in unnamed:
             equation = step.program.maker[value]
-            yield KeptValue("inner scan" if saving_call(equation) else "unnamed", equation.name, False)
+            yield KeptValue("inner scan" if saves_residuals(equation) else "unnamed", equation.name, False)
 
     @cached_property
     def _recomputable_carries(self) -> list[int]:
@@ -336,7 +336,7 @@ def _is_worth_restoring(leaf: Atom, maker: Mapping[Atom, Equation], cones: Cones
     equation = maker.get(leaf)
     if equation is None or not jnp.issubdtype(leaf.dtype, jnp.inexact):
         return False
-    if saving_call(equation) is not None:
+    if saves_residuals(equation):
         return True  # Else the call would run again for it.
     products = any(spared.kind is Kind.PRODUCT for spared in cones.of(equation).equations)
     return products or derives_from_result(equation)

@@ -150,7 +150,7 @@ def _batch(
     if tangents is not None:
         flags = (moves for moves, stays in zip(tangents.operands, stay, strict=True) if stays)
         tangents = replace(tangents, operands=tuple(flags))
-    results = bind(operands, rows.step, scan, saving and replace(saving, call=None), tangents)
+    results = bind(operands, rows.step, scan, saving and replace(saving, inner=None), tangents)
     places_of_rows = [0] * scan.carry + [1] * y_size(step, scan)
     out_axes = [place if is_mapped else None for place, is_mapped in zip(places_of_rows, rows.results, strict=False)]
     after = places(tangents.results) if tangents else ()

@@ -11,7 +11,7 @@ from jax.interpreters import partial_eval
 from rnnscan.engine.analysis.leaves import places, split_list
 from rnnscan.engine.cache.by_jaxpr import cached_by_jaxpr
 from rnnscan.engine.primitive.joint import joint
-from rnnscan.engine.primitive.scan import Saving, Scan, Tangents, joint_scan_p, scan_p, y_size
+from rnnscan.engine.primitive.scan import Scan, Tangents, joint_scan_p, scan_p, y_size
 
 
 def live_part(
@@ -100,7 +100,7 @@ def _drop_unused(used: Sequence[bool], *others: Any) -> tuple[list[bool], Any]:
         leaf = {old: new for new, old in enumerate(places(outputs[: scan.carry]))}
         used_starts = tuple(leaf[old] for old, is_used in zip(starts, after, strict=True) if is_used)
         is_whole = live is step and all(after)
-        last["saving"] = Saving(used_starts, saving.call if is_whole else None)
+        last["saving"] = replace(saving, starts=used_starts, inner=saving.inner if is_whole else None)
         outputs += after
     constant = {old: new for new, old in enumerate(places(needed[: scan.constants]))}
     labels = tuple(label for label, stays in zip(scan.options.kept, kept, strict=True) if stays)

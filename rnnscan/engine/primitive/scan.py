@@ -102,17 +102,33 @@ class Scan:
 
 
 @dataclass(frozen=True)
+class InnerScan:
+    """A scan within a step, without what it saves.
+
+    Attributes:
+        step: its step.
+        scan: its other parameters.
+        reads: for each result whether its derivative reads it.
+        has_residuals: whether its derivative reads the residuals that it saves, which then have no derivative.
+    """
+
+    step: core.ClosedJaxpr
+    scan: Scan
+    reads: tuple[bool, ...]
+    has_residuals: bool = False
+
+
+@dataclass(frozen=True)
 class Saving:
     """What a scan returns for a derivative, after its results.
 
     Attributes:
         starts: the leaves of the carry before each whole chunk, which come last.
-        call: for a scan within a step the step and the parameters of the scan without them, and which results its
-            derivative reads; None: it is none.
+        inner: the scan without it, if it is one within a step whose residuals are kept between the passes.
     """
 
     starts: tuple[int, ...] = ()
-    call: tuple[core.ClosedJaxpr, Scan, tuple[bool, ...]] | None = None
+    inner: InnerScan | None = None
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from jax.interpreters import ad, partial_eval
 
 from rnnscan.engine.analysis.effects_of_rules import has_jvp_rules
 from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at, split_list
-from rnnscan.engine.analysis.saving_calls import register
 from rnnscan.engine.loops.rules import (
     are_unknown,
     for_rule,
@@ -34,6 +33,7 @@ from rnnscan.engine.primitive import batching as batching
 from rnnscan.engine.primitive import dead_code as dead_code
 from rnnscan.engine.primitive.joint import jointly
 from rnnscan.engine.primitive.scan import (
+    InnerScan,
     Saving,
     Scan,
     Tangents,
@@ -87,6 +87,9 @@ lowered_for_each_platform(
 def _differentiate(
     primals: Sequence[Any], tangents: Sequence[Any], *, step: core.ClosedJaxpr, scan: Scan, saving: Saving | None
 ) -> tuple[list[Any], list[Any]]:
+    if saving is not None and saving.inner is not None and saving.inner.has_residuals:
+        primals, results = as_arrays(primals), bind(primals, step, scan, saving)
+        return results, _by_residuals(saving.inner, primals, symbolic(tangents), results)
     if saving is not None:
         return jvp_rule(lambda *operands: _saving_every_step(operands, step, scan, saving), primals, tangents)
     plan = scan_plan(step, scan)
@@ -174,27 +177,15 @@ def _save(saving: SavingScan, plan: ScanPlan, arguments: Sequence[list[Any]], *,
     return run_saving(scan_plan(saving.step, saving.scan), saving.saving.starts, arguments, made)
 
 
-def _restored(
-    step: core.ClosedJaxpr, scan: Scan, operands: Sequence[Any], results: Sequence[Any], residuals: Sequence[Any]
-) -> list[Any]:
-    """The results of a scan as they are, with the derivative that reads what a scan has saved. See `SavingCall`."""
-
-    @jax.custom_jvp
-    def known(operands: list[Any], results: list[Any], residuals: list[Any]) -> list[Any]:
-        return results
-
-    @partial(known.defjvp, symbolic_zeros=True)
-    def differentiate(primals: Any, tangents: Any) -> tuple[list[Any], list[Any]]:
-        operands, results, residuals = primals
-        plan, arguments = scan_plan(step, scan).for_derivatives, _cut(scan, operands)
-        parts = saving_scan(step, scan, whole=True).parts(arguments[2], [*results, *residuals])
-        saved = Saved.of(plan, scan, arguments, parts)
-        return results, tangents_of_scan(step, scan, saved, results, tangents[0])
-
-    return known(list(operands), list(results), list(residuals))
+def _by_residuals(inner: InnerScan, operands: list[Any], tangents: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+    """The tangents of the results of a scan, which read the residuals among these."""
+    step, scan = inner.step, inner.scan
+    plan, arguments = scan_plan(step, scan).for_derivatives, _cut(scan, operands)
+    parts = saving_scan(step, scan, whole=True).parts(arguments[2], results)
+    saved, (values, residuals) = Saved.of(plan, scan, arguments, parts), split_list(results, [len(inner.reads)])
+    return [*for_rule(tangents_of_scan(step, scan, saved, values, tangents)), *zeros_for_rule(residuals)]
 
 
-register(restore=_restored)
 ad.primitive_jvps[scan_p] = _differentiate
 ad.primitive_jvps[joint_scan_p] = lambda primals, dots, **params: jvp_rule(
     lambda *operands: jointly(operands, **params), primals, dots

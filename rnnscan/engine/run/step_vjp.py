@@ -23,6 +23,7 @@ from rnnscan.engine.loops.indexing import item_of
 from rnnscan.engine.loops.stopping import hold
 from rnnscan.engine.plan.residuals import ResidualPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
+from rnnscan.engine.primitive.dead_code import live_part
 from rnnscan.engine.primitive.scan import Scan
 from rnnscan.ir.program import Program
 from rnnscan.ir.trace import program_as_jaxpr, program_of, trace
@@ -224,7 +225,7 @@ def step_vjp(plan: ScanPlan, cotangents: Cotangents) -> core.ClosedJaxpr:
         constants, carry, x, kept, known_new_carry, ct_y, ct_carry = split_list(leaves, sizes)
 
         def differentiable(some_constants: Any, some_carry: Any, some_x: Any) -> tuple[list[Any], tuple[Any, Any]]:
-            new_carry, y, computed_and_kept = step.restored(
+            new_carry, y, computed_and_kept = step.differentiable(
                 replace_at(constants, cotangents.constants, some_constants),
                 replace_at(carry, cotangents.moving, some_carry),
                 replace_at(x, cotangents.x, some_x),
@@ -254,4 +255,6 @@ def step_vjp(plan: ScanPlan, cotangents: Cotangents) -> core.ClosedJaxpr:
     program = trace(vjp, *types)
     counts = map(len, (residuals.recomputed, cotangents.constants, cotangents.moving, cotangents.x))
     program = reading_kept(program, (len(program.stacked) - sum(counts)) // 2)
-    return program_as_jaxpr(program.equations, program.known, program.stacked)
+    vjp_of_step = program_as_jaxpr(program.equations, program.known, program.stacked)
+    # A scan within the step may not need to return its residuals again.
+    return live_part(vjp_of_step, [True] * len(program.stacked), [True] * len(program.known))[0]
