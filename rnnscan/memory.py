@@ -8,8 +8,8 @@ The rule is an allow-list. JAX's deny-list policies silently keep the unnamed pr
 follow, or everything (`docs/decisions.md`, "An allow-list").
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from math import isqrt
@@ -19,6 +19,7 @@ import jax
 
 from rnnscan._util.byte_sizes import budget_bytes
 from rnnscan._util.messages import is_count, listing, nearest
+from rnnscan._util.trace_context import trace_context, tracing_with
 from rnnscan.checkpointing import NestedScan, SubScan
 from rnnscan.naming import Names
 
@@ -178,19 +179,14 @@ class MemoryBudget:
     last_only: bool = False
 
 
-_never_differentiated = jax.make_user_context(False)
-
-
-@contextmanager
-def never_differentiated() -> Iterator[None]:
+def never_differentiated() -> AbstractContextManager[None]:
     """A context for traces without a backward pass, such as those of an exported program."""
-    with _never_differentiated(True):
-        yield
+    return tracing_with(is_differentiated=False)
 
 
 def without_training(memory: Memory | MemoryBudget | None) -> Memory | MemoryBudget | None:
     """The memory choice in force: under `never_differentiated` one without segments, offloading or a budget."""
-    if not _never_differentiated.value or memory is None:
+    if trace_context().is_differentiated or memory is None:
         return memory
     return Memory() if isinstance(memory, MemoryBudget) else replace(memory, segment=None, offload=())
 

@@ -20,6 +20,7 @@ from jax.extend.core import get_opaque_trace_state
 
 from rnnscan._util import effects
 from rnnscan._util.sources import named_after
+from rnnscan._util.trace_context import trace_context, tracing_with
 
 
 _Value = TypeVar("_Value")
@@ -44,10 +45,6 @@ class Reader(Protocol):
 
 # The prefix of a marked value's name in a jaxpr; its position follows.
 MARK = "rnnscan mark "
-
-# Part of jit's cache key: a function that the cell jits is retraced for every reader that is not equal, so a trace of
-# names made for one memory choice is never reused for another. Readers that have read no name are equal.
-_reader = jax.make_user_context(None)
 
 
 def name(value: _Value, label: str) -> _Value:
@@ -84,7 +81,7 @@ def name(value: _Value, label: str) -> _Value:
             f"name: the label must be a non-empty string; got {label!r}. "
             'Write name(value, "label"): the value comes first, as in jax.ad_checkpoint.checkpoint_name.'
         )
-    reader: Reader | None = _reader.value
+    reader: Reader | None = trace_context().reader
     if reader is None:
         return checkpoint_name(value, label)
     return jax.tree.map(lambda leaf: reader.read(leaf, label), value)
@@ -129,8 +126,10 @@ class Names:
 class _CacheKey:
     """A part of jit's cache key, equal to others of its class and depth as long as neither has labels.
 
-    A function that was jitted without a label has no marks of its reader, so its trace serves them all. A reader with
-    labels equals itself alone: those that it leaves in traces are its own. The hash never changes.
+    A function that the cell jits is traced again for every reader that is not equal, so a trace of names made for one
+    memory choice is never used for another. A function that was jitted without a label has no marks of its reader, so
+    its trace serves them all. A reader with labels equals itself alone: those that it leaves in traces are its own. The
+    hash never changes.
     """
 
     def __init__(self, depth: int, labels: Sequence[str]) -> None:
@@ -230,7 +229,7 @@ class _Emitter(_CacheKey):
 def reading(reader: Reader) -> Iterator[None]:
     """Let `reader` see the names of a step that is traced inside this context."""
     try:
-        with _reader(reader):
+        with tracing_with(reader=reader):
             yield
     finally:
         # JAX's caches keep the reader as part of their keys; it must not keep the trace alive.
@@ -334,5 +333,5 @@ def evaluate_step(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, x: An
 
 
 def _new_recorder() -> _Recorder:
-    outer: Reader | None = _reader.value
+    outer: Reader | None = trace_context().reader
     return _Recorder(0 if outer is None else outer.depth + 1)

@@ -4,14 +4,11 @@ Its parts are the keys of the parameters: a cell or net that runs others enters 
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import jax
 
-
-# Part of jit's cache key: a function that two layers share is traced again for each, so that each has its own path.
-# None outside of a tool, where parts must cost no such traces.
-_path = jax.make_user_context(None)
+from rnnscan._util.trace_context import trace_context, tracing_with
 
 
 @contextmanager
@@ -28,19 +25,17 @@ def part(name: str) -> Iterator[None]:
 @contextmanager
 def parts(names: tuple[str, ...]) -> Iterator[None]:
     """A context in which a part of a part runs that has named scopes of its own, as modules of Flax have."""
-    around: tuple[str, ...] | None = _path.value
-    if around is None:
+    around = trace_context().path
+    if around is None:  # Outside of a tool parts must not cost a trace of a function that two of them share.
         yield
     else:
-        with _path((*around, *names)):
+        with tracing_with(path=(*around, *names)):
             yield
 
 
-@contextmanager
-def paths_from(path: tuple[str, ...]) -> Iterator[None]:
+def paths_from(path: tuple[str, ...]) -> AbstractContextManager[None]:
     """A context in which parts are recorded, below a path."""
-    with _path(path):
-        yield
+    return tracing_with(path=path)
 
 
 def _add_part(error: Exception, name: str) -> None:
@@ -56,5 +51,4 @@ def _add_part(error: Exception, name: str) -> None:
 
 def current_path() -> tuple[str, ...]:
     """The path of the part that runs; empty where none is recorded."""
-    path: tuple[str, ...] | None = _path.value
-    return path or ()
+    return trace_context().path or ()

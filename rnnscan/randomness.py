@@ -5,9 +5,8 @@ input comes with the index of its step. Masks depend only on the key, their site
 windows of a sequence draw the same masks.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -18,6 +17,7 @@ from jaxtyping import Array
 from rnnscan._callers import calling_line
 from rnnscan._util.messages import is_float
 from rnnscan._util.sources import named_after
+from rnnscan._util.trace_context import trace_context, tracing_with
 
 
 RandomStep: TypeAlias = Callable[[Any, Any, tuple[Any, Any]], tuple[Any, Any]]
@@ -106,22 +106,16 @@ class NoKeyWarning(UserWarning):
 
 
 _warned: set[str] = set()
-_in_report: ContextVar[bool] = ContextVar("_in_report", default=False)
 
 
-@contextmanager
-def without_key_on_purpose() -> Iterator[None]:
+def without_key_on_purpose() -> AbstractContextManager[None]:
     """A context for reports, which differentiate calls without a key."""
-    token = _in_report.set(True)
-    try:
-        yield
-    finally:
-        _in_report.reset(token)
+    return tracing_with(is_report=True)
 
 
 def warns_without_key() -> bool:
     """Whether calls without a key warn where they are differentiated."""
-    return not _in_report.get()
+    return not trace_context().is_report
 
 
 _LIBRARIES = "rnnscan|jax|flax|contextlib"

@@ -3,11 +3,11 @@
 `scan` hands its arguments to the observer of the context, if any. The observer runs the scan, as it is or changed.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-import jax
+from rnnscan._util.trace_context import trace_context, tracing_with
 
 
 @runtime_checkable
@@ -64,6 +64,21 @@ class LoopObserver(Protocol):
         ...
 
 
+@runtime_checkable
+class PlanObserver(Protocol):
+    """Takes note of the plans of scans, except of scans inside a cell."""
+
+    def plan(self, plan: Any, options: dict[str, Any], ys: Any) -> None:
+        """Take note of one.
+
+        Args:
+            plan: the plan, with the arrays of its trace.
+            options: the arguments of `scan` besides the parameters, the carry and the inputs, as they were given.
+            ys: the stacked outputs.
+        """
+        ...
+
+
 class Window(NamedTuple):
     """Where scans that are windows of a longer one are in it.
 
@@ -78,63 +93,65 @@ class Window(NamedTuple):
     steps: int
 
 
-class _Observation(NamedTuple):
-    """Who observes scans, and where these are in a longer one; None: they are whole."""
+def observing_scans(observer: Any) -> AbstractContextManager[None]:
+    """A context in which an observer sees all scans, which are whole; with None, nobody does.
 
-    observer: ScanObserver | None = None
-    window: Window | None = None
-
-
-# Part of jit's cache key: a function that a user jits is traced again for each observer.
-_observation = jax.make_user_context(_Observation())
-
-
-@contextmanager
-def observing_scans(observer: ScanObserver | None) -> Iterator[None]:
-    """A context in which an observer runs all scans, which are whole; with None, nobody does."""
-    with _observation(_Observation(observer)):
-        yield
+    A function that a user jits is traced again for each observer.
+    """
+    return tracing_with(observer=observer, window=None)
 
 
 def observed_scan(cell: Any, params: Any, carry: Any, xs: Any, options: dict[str, Any]) -> tuple[Any, Any] | None:
     """The results of a scan that an observer runs; None without one."""
-    observation: _Observation = _observation.value
-    if observation.observer is None:
+    observer = trace_context().observer
+    if not isinstance(observer, ScanObserver):
         return None
-    with _observation(observation._replace(observer=None)):
-        return observation.observer.scan(cell, params, carry, xs, **options)
+    with tracing_with(observer=None):
+        return observer.scan(cell, params, carry, xs, **options)
 
 
 def steps_are_observed() -> bool:
     """Whether an observer tells the steps of plain loops apart."""
-    return isinstance(_observation.value.observer, StepObserver)
+    return isinstance(trace_context().observer, StepObserver)
 
 
 def observed_step(cell: Any, carry: Any, xs: Any, steps: int) -> Any:
     """The step of a loop that stops by a condition, as an observer of steps wants it; else the cell."""
-    observer = _observation.value.observer
+    observer = trace_context().observer
     return observer.step(cell, carry, xs, steps) if isinstance(observer, StepObserver) else cell
 
 
-@contextmanager
-def scanning_window(window: Window) -> Iterator[None]:
+def scanning_window(window: Window) -> AbstractContextManager[None]:
     """A context in which scans are windows of a longer one, for an observer of steps."""
-    if steps_are_observed():
-        with _observation(_observation.value._replace(window=window)):
-            yield
-    else:
-        yield
+    return tracing_with(window=window) if steps_are_observed() else nullcontext()
 
 
 def current_window() -> Window | None:
     """Where the scans of the context are in a longer one; None: they are whole."""
-    window: Window | None = _observation.value.window
+    window: Window | None = trace_context().window
     return window
 
 
 def observe_loop(function: str, step: Callable[..., Any], *arguments: Any) -> None:
     """Show a loop that stops by a condition to the observer of the context, if it takes note of them."""
-    observer = _observation.value.observer
+    observer = trace_context().observer
     if isinstance(observer, LoopObserver):
         with observing_scans(None):
             observer.loop(function, step, arguments)
+
+
+def plans_are_observed() -> bool:
+    """Whether an observer takes note of plans."""
+    return isinstance(trace_context().observer, PlanObserver)
+
+
+def inside_scan() -> AbstractContextManager[None]:
+    """A context for the inside of a cell, whose scans have no plans to take note of."""
+    return observing_scans(None) if plans_are_observed() else nullcontext()
+
+
+def observe_plan(plan: Any, options: dict[str, Any], ys: Any) -> None:
+    """Show a plan to the observer of the context, if it takes note of them."""
+    observer = trace_context().observer
+    if isinstance(observer, PlanObserver):
+        observer.plan(plan, options, ys)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import rnnscan as rs
+from rnnscan.planning.arguments import observing_plans
 from rnnscan.scan_observer import observing_scans
 
 
@@ -54,3 +55,14 @@ def test_an_inner_scan_is_the_observer_s_own():
         carry, _ = rs.scan(outer, None, jnp.float32(0), jnp.arange(3.0))
     assert len(observer.options) == 1
     assert carry == 12
+
+
+def test_plans_of_a_jitted_function_are_observed_each_time():
+    def outer(params, carry, x):
+        return rs.scan(_add, None, carry, jnp.stack([x, x]))[0], x
+
+    function = jax.jit(lambda xs: rs.scan(outer, None, jnp.float32(0), xs)[0])
+    for _ in range(2):
+        with observing_plans() as observed:
+            assert jax.eval_shape(function, jnp.arange(3.0)).shape == ()
+        assert [ran.plan.call.length for ran in observed] == [3]  # And not of the scan inside the cell.

@@ -11,13 +11,12 @@ import jax.numpy as jnp
 from rnnscan._util.messages import is_float
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.kept_values import kept_values
-from rnnscan.engine.plan.observing import Observed
 from rnnscan.engine.plan.residuals import Residual
 from rnnscan.ir.program import Value
 from rnnscan.ir.trace import trace
 from rnnscan.nets.base import Net
 from rnnscan.nets.calls import scan_names
-from rnnscan.planning.arguments import Arguments
+from rnnscan.planning.arguments import Arguments, Observed
 from rnnscan.planning.memory_prediction import host_is_device, predict_temporary
 
 

@@ -1,18 +1,57 @@
 """The arguments of a scan or a net, split into arrays and constants, to trace the call and read its plans."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import jax
 
 from rnnscan._util.refs import is_ref
-from rnnscan.engine.plan.observing import Observed, observing
+from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.randomness import without_key_on_purpose
+from rnnscan.scan_observer import observing_scans
 from rnnscan.scan_runner import without_runners
 
 
 # (cell or net, params, carry, xs, **options) -> (carry, ys)
 Run: TypeAlias = Callable[..., tuple[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A plan that ran.
+
+    Attributes:
+        plan: the plan, with the arrays of its trace.
+        options: the arguments of `scan` besides the parameters, the carry and the inputs, as they were given.
+        ys: the stacked outputs.
+    """
+
+    plan: ExecutionPlan
+    options: dict[str, Any]
+    ys: Any
+
+
+@dataclass(eq=False)
+class _Plans:
+    """A `PlanObserver`, which lists what it sees."""
+
+    observed: list[Observed] = field(default_factory=list)
+
+    def plan(self, plan: ExecutionPlan, options: dict[str, Any], ys: Any) -> None:
+        self.observed.append(Observed(plan, options, ys))
+
+
+@contextmanager
+def observing_plans() -> Iterator[list[Observed]]:
+    """A context that lists the plans of all scans that run in it, except scans inside a cell."""
+    plans = _Plans()
+    try:
+        with observing_scans(plans):
+            yield plans.observed
+    finally:
+        plans.observed = []  # JAX's caches hold the observer, which must not hold a trace.
 
 
 class Arguments:
@@ -66,7 +105,7 @@ class Arguments:
 
         A scan with a progress bar runs without it: with it there are plans of its windows.
         """
-        with observing() as observed:
+        with observing_plans() as observed:
             self._run_cell(without_runners(self.cell), arrays)
         return observed
 

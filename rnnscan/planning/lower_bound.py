@@ -8,9 +8,8 @@ import jax
 from rnnscan._util.messages import is_float
 from rnnscan.engine.analysis.recurrence import kinds_of_loops
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
-from rnnscan.engine.plan.observing import observing
 from rnnscan.ir.program import Atom, outputs_of
-from rnnscan.planning.arguments import Arguments
+from rnnscan.planning.arguments import Arguments, observing_plans
 
 
 def recurrent_output_bytes(arguments: Arguments) -> int:
@@ -33,7 +32,7 @@ def recurrent_output_bytes(arguments: Arguments) -> int:
     counts: list[int] = []
 
     def look(*arrays: Any) -> None:
-        with observing() as observed:
+        with observing_plans() as observed:
             _, ys = arguments.run(arrays)
         returned = {id(leaf) for leaf in jax.tree.leaves(ys)}
         written: dict[int, int] = {}  # By identity, because a value may be an output twice.

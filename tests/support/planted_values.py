@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan import naming
+from rnnscan._util.trace_context import trace_context
 
 
 @jax.custom_vjp
@@ -55,7 +56,7 @@ class Planted:
 
 @contextmanager
 def _planting(plants: Any) -> Any:
-    outer = naming._reader.value
+    outer = trace_context().reader
 
     class Planter:
         depth = 0 if outer is None else outer.depth

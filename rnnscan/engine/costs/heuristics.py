@@ -1,12 +1,11 @@
 """Which work to batch over steps, and over how many, by backend. Each number has its measurement."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-import jax
-
+from rnnscan._util.trace_context import trace_context, tracing_with
 from rnnscan.engine.costs.chunk import StepBytes, copies_more_than_it_saves, near_divisor
 from rnnscan.engine.costs.costs import (
     is_bounded,
@@ -357,14 +356,10 @@ BACKENDS["tpu"] = replace(
     whole=True,
 )
 
-_chosen = jax.make_user_context(None)
 
-
-@contextmanager
-def using(heuristics: Heuristics) -> Iterator[None]:
+def using(heuristics: Heuristics) -> AbstractContextManager[None]:
     """A context that traces with these heuristics instead of the platform's."""
-    with _chosen(heuristics):
-        yield
+    return tracing_with(heuristics=heuristics)
 
 
 def heuristics(arguments: Any = None) -> Heuristics:
@@ -382,7 +377,7 @@ def chosen(arguments: Any = None) -> Heuristics | None:
     Args:
         arguments: a pytree of arrays.
     """
-    heuristics: Heuristics | None = _chosen.value
+    heuristics: Heuristics | None = trace_context().heuristics
     platform = platform_of(arguments)
     return heuristics or (for_platform(platform) if platform else None)
 

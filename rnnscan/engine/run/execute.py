@@ -12,10 +12,10 @@ from rnnscan.engine.cache.program_cache import ClosesOverArraysError, run_compil
 from rnnscan.engine.call.concrete import run_on_values, runs_on_values
 from rnnscan.engine.call.prepare import prepare
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
-from rnnscan.engine.plan.observing import inside_scan, is_observed, observe
 from rnnscan.engine.run import fission as fission
 from rnnscan.engine.run import lax
 from rnnscan.random_choices import warned_if_random
+from rnnscan.scan_observer import inside_scan, observe_plan, plans_are_observed
 
 
 def run_call(cell: Any, arrays: dict[str, Any], options: dict[str, Any], length: Any) -> tuple[Any, Any]:
@@ -30,7 +30,7 @@ def run_call(cell: Any, arrays: dict[str, Any], options: dict[str, Any], length:
     Returns:
         The final carry and the stacked y.
     """
-    if runs_on_values(length) and not is_observed():
+    if runs_on_values(length) and not plans_are_observed():
         return run_on_values(cell, **arrays, **options)
     results: tuple[Any, Any] = run_compiled(_run, cell, arrays, options, _closed_over)
     return results
@@ -48,7 +48,7 @@ def _run(cell: Any, *, params: Any, carry: Any, xs: Any, kept: bool = False, **o
             # The cell and the parameters of the caller: those of the call may be cut into units.
             x = jax.tree.map(type_of_step, call.inputs)
             carry, ys = warned_if_random((carry, ys), "scan", cell, params, call.carry, x)
-    observe(plan, options, ys)
+    observe_plan(plan, options, ys)
     return carry, ys
 
 

@@ -9,8 +9,8 @@ from rnnscan import _checks as checks
 from rnnscan._util.high_types import HighTypeError, high_type_reason
 from rnnscan._util.sources import named_after
 from rnnscan.engine.call.route import refuse_fission, refuse_parallel
-from rnnscan.engine.plan.observing import is_observed
 from rnnscan.protocols import Cell, check_cell
+from rnnscan.scan_observer import plans_are_observed
 
 
 # The options of `scan` that run the cell on other values than its arguments, which must be arrays.
@@ -33,7 +33,7 @@ def run_plain(cell: Any, arrays: dict[str, Any], options: dict[str, Any], reason
         ValueError: if an option cannot be honored.
         HighTypeError: if a report wants the plan of the call, which has none.
     """
-    if is_observed():
+    if plans_are_observed():
         raise HighTypeError(reason)
     check_cell("scan", cell, Cell)
     checks.check_params(arrays["params"])

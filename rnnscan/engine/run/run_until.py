@@ -18,7 +18,6 @@ from rnnscan.engine.costs.heuristics import heuristics
 from rnnscan.engine.loops.stopping import stopping
 from rnnscan.engine.plan.bound import bound_step
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
-from rnnscan.engine.plan.observing import inside_scan
 from rnnscan.engine.primitive.scan import Scan
 from rnnscan.engine.run import lax as run_by_lax
 from rnnscan.engine.run import scan_rules as scan_rules
@@ -27,7 +26,7 @@ from rnnscan.engine.run.segments import run_nested
 from rnnscan.ir.program import Value
 from rnnscan.ir.trace import trace
 from rnnscan.memory import Memory
-from rnnscan.scan_observer import steps_are_observed
+from rnnscan.scan_observer import inside_scan, steps_are_observed
 
 
 def run_until(

@@ -1,7 +1,7 @@
 """The axis of a mesh over which hidden units are sharded."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -10,11 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from rnnscan._util.trace_context import trace_context, tracing_with
 from rnnscan._util.varying import explicit_spec, known_mesh
-
-
-# The name of the axis; part of jit's cache key.
-_axis = jax.make_user_context("model")
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ def unit_mesh(leaves: Iterable[Any]) -> UnitMesh | None:
     None if another axis with several devices is explicit: JAX has no constraint for a part of a type.
     """
     mesh = known_mesh(leaves)
-    axis = _axis.value
+    axis = unit_axis()
     if mesh is None or axis not in mesh.axis_names or mesh.shape[axis] == 1:
         return None
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
@@ -65,23 +62,20 @@ def unit_mesh(leaves: Iterable[Any]) -> UnitMesh | None:
     return UnitMesh(mesh, axis) if kinds[axis] == AxisType.Auto and not explicit else None
 
 
-@contextmanager
-def sharding_units(axis: str) -> Iterator[None]:
+def sharding_units(axis: str) -> AbstractContextManager[None]:
     """Shard units over the axis of this name inside this context."""
-    with _axis(axis):
-        yield
+    return tracing_with(unit_axis=axis)
 
 
 def unit_axis() -> str:
     """The name of the axis in force."""
-    axis: str = _axis.value
-    return axis
+    return trace_context().unit_axis
 
 
 def batch_devices(mesh: Any) -> int:
     """The number of devices of automatic axes that may share the rows of a batch."""
     kinds = zip(mesh.axis_names, mesh.axis_sizes, mesh.axis_types, strict=True)
-    return prod(size for name, size, kind in kinds if kind == AxisType.Auto and name != _axis.value)
+    return prod(size for name, size, kind in kinds if kind == AxisType.Auto and name != unit_axis())
 
 
 def explicit_reason(params: Any, carry: Any, xs: Any) -> str:
