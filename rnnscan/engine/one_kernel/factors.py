@@ -30,8 +30,9 @@ def _lower_factor(a: Any) -> Any:
         is_positive = is_positive & ~(pivot <= 0)  # A NaN goes no further than sums and products take it.
         root = jnp.sqrt(pivot)  # Not `pivot / root`, which is NaN for an infinity.
         below = rest[..., 1:, :1] / root
-        columns.append(_padded(jnp.concatenate([root, below], -2), index, axis=-2))
-        rest = rest[..., 1:, 1:] - below * _transposed(below)
+        above = (*((0, 0, 0),) * (a.ndim - 2), (index, 0, 0), (0, 0, 0))
+        columns.append(lax.pad(jnp.concatenate([root, below], -2), jnp.zeros((), a.dtype), above))
+        rest = rest[..., 1:, 1:] - below * below.mT
     # Multiplied, not selected: a tangent of a factor that is NaN is NaN too.
     return jnp.concatenate(columns, -1) * jnp.where(is_positive, jnp.ones((), a.dtype), jnp.nan)
 
@@ -44,9 +45,9 @@ def _differentiated_factor(primals: Any, tangents: Any) -> tuple[Any, Any]:
     factor, (tangent,) = _lower_factor(*primals), tangents
     if jax.__version_info__ >= (0, 11):  # Before, JAX reads the upper half of a tangent too.
         below = jnp.tril(tangent, -1)
-        tangent = jnp.tril(tangent) + _transposed(below)
-    solved = _transposed(_by_rows(factor, tangent, lower=True, has_unit_diagonal=False))
-    solved = _transposed(_by_rows(factor, solved, lower=True, has_unit_diagonal=False))
+        tangent = jnp.tril(tangent) + below.mT
+    solved = _by_rows(factor, tangent, lower=True, has_unit_diagonal=False).mT
+    solved = _by_rows(factor, solved, lower=True, has_unit_diagonal=False).mT
     half = jnp.tril(solved) - jnp.eye(factor.shape[-1], dtype=factor.dtype) * solved / 2
     return factor, _multiplied(factor, half)
 
@@ -56,29 +57,16 @@ def triangular_solve(equation: Equation, a: Any, b: Any) -> list[Any]:
     params = equation.params
     lower, transposes = params["lower"], params["transpose_a"]
     if not params["left_side"]:  # x a = b is a^T x^T = b^T.
-        b, transposes = _transposed(b), not transposes
+        b, transposes = b.mT, not transposes
     if transposes:
-        a, lower = _transposed(a), not lower
-    x = _substituted(a, b, lower, params["unit_diagonal"])
-    return [x if params["left_side"] else _transposed(x)]
+        a, lower = a.mT, not lower
+    x = _by_rows(a, b, lower=lower, has_unit_diagonal=params["unit_diagonal"])
+    return [x if params["left_side"] else x.mT]
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(2, 3))
-def _substituted(a: Any, b: Any, lower: bool, has_unit_diagonal: bool) -> Any:
-    return _by_rows(a, b, lower=lower, has_unit_diagonal=has_unit_diagonal)
-
-
-@_substituted.defjvp
-def _differentiated_solution(lower: bool, has_unit_diagonal: bool, primals: Any, tangents: Any) -> tuple[Any, Any]:
-    """The solution, and its tangent `a^-1 (db - da x)`, of the half of da that is read."""
-    (a, b), (of_a, of_b) = primals, tangents
-    x, first = _substituted(a, b, lower, has_unit_diagonal), int(has_unit_diagonal)
-    of_a = jnp.tril(of_a, -first) if lower else jnp.triu(of_a, first)
-    return x, _by_rows(a, of_b - _multiplied(of_a, x), lower=lower, has_unit_diagonal=has_unit_diagonal)
-
-
-@partial(jax.jit, static_argnames=("lower", "has_unit_diagonal"))
-def _by_rows(a: Any, b: Any, *, lower: bool, has_unit_diagonal: bool) -> Any:
+@partial(jax.jit, static_argnums=(2, 3))
+def _by_rows(a: Any, b: Any, lower: bool, has_unit_diagonal: bool) -> Any:
     """The solution of `a x = b`: each row in turn, which is then taken out of the others."""
     rows, size = [], a.shape[-1]
     for index in range(size) if lower else reversed(range(size)):
@@ -91,11 +79,20 @@ def _by_rows(a: Any, b: Any, *, lower: bool, has_unit_diagonal: bool) -> Any:
     return jnp.concatenate(rows if lower else rows[::-1], -2)
 
 
+@_by_rows.defjvp
+def _differentiated_solution(lower: bool, has_unit_diagonal: bool, primals: Any, tangents: Any) -> tuple[Any, Any]:
+    """The solution, and its tangent `a^-1 (db - da x)`, of the half of da that is read."""
+    (a, b), (of_a, of_b) = primals, tangents
+    x, first = _by_rows(a, b, lower, has_unit_diagonal), int(has_unit_diagonal)
+    of_a = jnp.tril(of_a, -first) if lower else jnp.triu(of_a, first)
+    return x, _by_rows(a, of_b - _multiplied(of_a, x), lower, has_unit_diagonal)
+
+
 def lu(equation: Equation, a: Any) -> list[Any]:
     """The factors of `a[permutation] = L U` in one matrix, the pivots and the permutation, with partial pivoting."""
     del equation
-    count, order = a.shape[-2], lax.broadcasted_iota(jnp.int32, (*a.shape[:-1], 1), a.ndim - 2)
-    permutation, pivots = order, []
+    order = permutation = lax.broadcasted_iota(jnp.int32, (*a.shape[:-1], 1), a.ndim - 2)
+    pivots = []
     for index in range(min(a.shape[-2:])):
         size = jnp.abs(a[..., index:, index : index + 1])
         pivot = index + jnp.argmax(size, -2, keepdims=True).astype(jnp.int32)
@@ -109,7 +106,7 @@ def lu(equation: Equation, a: Any) -> list[Any]:
         # Selected, not multiplied with zeros: an infinity stays what it is in the rows and columns that are done.
         a = jnp.where((order > index) & (place > index), a - factor * a[..., index : index + 1, :], a)
         a = jnp.where((order > index) & (place == index), jnp.broadcast_to(factor, a.shape), a)
-    return [a, jnp.concatenate(pivots, -2)[..., 0], permutation.reshape(*a.shape[:-2], count)]
+    return [a, jnp.concatenate(pivots, -2)[..., 0], permutation.squeeze(-1)]
 
 
 def pivots_to_permutation(equation: Equation, pivots: Any) -> list[Any]:
@@ -119,7 +116,7 @@ def pivots_to_permutation(equation: Equation, pivots: Any) -> list[Any]:
     order = permutation = lax.broadcasted_iota(jnp.int32, shape, len(shape) - 2)
     for index in range(pivots.shape[-1]):
         permutation = _swapped(permutation, order, index, pivots[..., index : index + 1, None])
-    return [permutation[..., 0]]
+    return [permutation.squeeze(-1)]
 
 
 def qr(equation: Equation, a: Any) -> list[Any]:
@@ -146,9 +143,9 @@ def _reflected(a: Any, *, whole: bool) -> tuple[Any, Any]:
         normal, scale = _reflection(sum_where(column == index, r, -1, keepdims=True), row, index)
         reflected = r - normal * (scale * sum_where(row >= index, normal * r, -2, keepdims=True))
         r = jnp.where((row >= index) & (column >= index), reflected, r)
-        normal = _transposed(normal)
+        normal = normal.mT
         turned = q - (scale * jnp.sum(q * normal, -1, keepdims=True)) * normal
-        return jnp.where(_transposed(row) >= index, turned, q), r
+        return jnp.where(row.mT >= index, turned, q), r
 
     q = jnp.broadcast_to(jnp.eye(rows, dtype=a.dtype), (*a.shape[:-2], rows, rows))
     size = min(rows, columns)
@@ -188,10 +185,10 @@ def _thin_qr(a: Any) -> tuple[Any, Any]:
 def _differentiated_qr(primals: Any, tangents: Any) -> tuple[Any, Any]:
     """The factors, and their tangents by the rule of `q^T dq = - (q^T dq)^T`."""
     (q, r), (tangent,) = _thin_qr(*primals), tangents
-    turned = _transposed(_by_rows(_transposed(r), _transposed(tangent), lower=True, has_unit_diagonal=False))
-    within = _multiplied(_transposed(q), turned)
+    turned = _by_rows(r.mT, tangent.mT, lower=True, has_unit_diagonal=False).mT
+    within = _multiplied(q.mT, turned)
     below = jnp.tril(within, -1)
-    rotation = below - _transposed(below)
+    rotation = below - below.mT
     return (q, r), (_multiplied(q, rotation - within) + turned, _multiplied(within - rotation, r))
 
 
@@ -206,14 +203,3 @@ def _swapped(rows: Any, order: Any, index: int, pivot: Any) -> Any:
     # If both are the same row, the second choice wins.
     swapped = jnp.where(order == pivot, jnp.broadcast_to(at_index, rows.shape), rows)
     return jnp.where(order == index, jnp.broadcast_to(at_pivot, rows.shape), swapped)
-
-
-def _padded(part: Any, before: int, axis: int) -> Any:
-    """A part with zeros before it along an axis."""
-    widths = [(0, 0, 0)] * part.ndim
-    widths[axis] = (before, 0, 0)
-    return lax.pad(part, jnp.zeros((), part.dtype), widths)
-
-
-def _transposed(matrix: Any) -> Any:
-    return jnp.swapaxes(matrix, -1, -2)
