@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.export import is_symbolic_dim
 
 from rnnscan.engine.costs.machine import Machine, is_fused
-from rnnscan.engine.one_kernel.written_out import form_of, rules_with_calls, written_out
+from rnnscan.engine.one_kernel.written_out import FUSED, form_of, rules_with_calls, written_out
 from rnnscan.ir.bodies import with_bodies
 from rnnscan.ir.contraction import contraction_of, flops_of_product
 from rnnscan.ir.dataflow import depending
@@ -19,21 +19,7 @@ from rnnscan.ir.traits import SCANS, Kind, names_of
 
 
 # XLA for the CPU compiles these into a kernel.
-_KINDS = frozenset(
-    {
-        Kind.ELEMENTWISE,
-        Kind.SAME,
-        Kind.VIEW,
-        Kind.PART,
-        Kind.JOIN,
-        Kind.REDUCE,
-        Kind.CUMULATIVE,
-        Kind.READ,
-        Kind.WRITE,
-        Kind.LOOP,
-        Kind.BRANCH,
-    }
-)
+_KINDS = frozenset({*FUSED, Kind.REDUCE, Kind.CUMULATIVE, Kind.READ, Kind.WRITE, Kind.LOOP, Kind.BRANCH})
 _CALLS = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_linear_solve", "rnnscan_call"}) | SCANS
 # The table says of these no more than that they are batched over time.
 _OTHERS = frozenset({"iota", "bitcast_convert_type"})
@@ -119,26 +105,16 @@ class OneKernel:
 
     @property
     def _is_faster(self) -> bool:
-        time = sum(
-            _nanoseconds(equation, self.machine) for equation in self._equations if not self._is_joined(equation)
-        )
-        return _GAIN * self.nanoseconds < time
-
-    def _is_joined(self, equation: Equation) -> bool:
-        """Whether an earlier product reads what a product reads, so that a large loop has one product for both."""
-        if not _is_call(equation) or contraction_of(equation) is None:
-            return False
-        return any(self._first_reader.get(value, equation) is not equation for value in equation.reads)
-
-    @cached_property
-    def _first_reader(self) -> dict[Value, Equation]:
-        """For each value that is not the same at every step, the first product that reads it."""
-        readers: dict[Value, Equation] = {}
+        time, read_by_products = 0.0, set[Value]()
         for equation in self._equations:
-            if contraction_of(equation) is not None:
-                for value in equation.reads:
-                    readers.setdefault(value, equation)
-        return {value: equation for value, equation in readers.items() if value not in self.program.invariant}
+            is_product = contraction_of(equation) is not None
+            # A large loop has one product for those that read the same value.
+            is_joined = is_product and _is_call(equation) and not read_by_products.isdisjoint(equation.reads)
+            if not is_joined:
+                time += _nanoseconds(equation, self.machine)
+            if is_product:
+                read_by_products.update(value for value in equation.reads if value not in self.program.invariant)
+        return _GAIN * self.nanoseconds < time
 
 
 def _has_symbolic_sizes(equation: Equation) -> bool:

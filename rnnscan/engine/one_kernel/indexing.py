@@ -71,12 +71,6 @@ def _runs(places: list[int]) -> Iterator[tuple[int, int, int]]:
         start = end
 
 
-def comparisons(equation: Equation) -> int:
-    """The comparisons of a gather or scatter with indices that the step computes."""
-    elements = equation.outputs[0].shape if equation.name == "gather" else equation.inputs[2].shape
-    return prod(elements) * prod(equation.inputs[0].shape)
-
-
 def read_by_comparison(equation: Equation, operand: Any, indices: Any) -> list[Any]:
     """A gather: each element is the sum of those of the operand whose place it asks for, which is one or none.
 

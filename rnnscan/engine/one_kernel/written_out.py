@@ -15,7 +15,6 @@ from rnnscan._util.dtypes import at_least_float32
 from rnnscan.engine.one_kernel import factors
 from rnnscan.engine.one_kernel.derivative_rules import rules_of, with_written_rules
 from rnnscan.engine.one_kernel.indexing import (
-    comparisons,
     computing_now,
     places_of,
     read_by_comparison,
@@ -43,7 +42,8 @@ _MOST_PLACES = 128
 # More take longer than a scatter, about 250 ns (jaxlib 0.10.2 and 0.12.0): with 196, of 14 elements with 14 places, a
 # training step takes 1.1 to 1.2 of plain's time, with 100 0.7 to 1.0 (jax 0.12).
 _MOST_COMPARISONS = 128
-_FOLDED = (Kind.ELEMENTWISE, Kind.SAME, Kind.VIEW, Kind.PART, Kind.JOIN)
+# XLA fuses them with what reads them.
+FUSED = (Kind.ELEMENTWISE, Kind.SAME, Kind.VIEW, Kind.PART, Kind.JOIN)
 _SCATTERS = ("scatter", "scatter-add", "scatter_add")
 _FACTORS: Mapping[str, Form] = {
     "cholesky": factors.cholesky,
@@ -208,11 +208,9 @@ def _by_comparison(equation: Equation) -> Form | None:
     """
     operand, indices, *updates = equation.inputs
     is_one_index = prod(indices.shape[:-1]) <= 1
-    if (
-        is_one_index
-        or comparisons(equation) > _MOST_COMPARISONS
-        or len({operand.dtype, *(atom.dtype for atom in updates)}) > 1
-    ):
+    (moved,) = updates or equation.outputs  # What is written or read.
+    comparisons = prod(moved.shape) * prod(operand.shape)
+    if is_one_index or comparisons > _MOST_COMPARISONS or moved.dtype != operand.dtype:
         return None
     if equation.name != "gather":
         return written_by_comparison
@@ -224,7 +222,7 @@ def _is_of_few_numbers(equation: Equation) -> bool:
     atoms = (*equation.inputs, *equation.outputs)
     is_small = all(prod(atom.shape) <= _MOST_PLACES for atom in atoms)
     are_indices = all(not atom.shape or jnp.issubdtype(atom.dtype, jnp.integer) or atom.dtype == bool for atom in atoms)
-    is_computed = equation.name == "iota" or equation.kind in _FOLDED
+    is_computed = equation.name == "iota" or equation.kind in FUSED
     return is_small and are_indices and is_computed and not equation.effects
 
 
@@ -261,12 +259,8 @@ def product(equation: Equation, left: Any, right: Any) -> list[Any]:
     factors = []
     for side, operand in enumerate((left, right)):
         summed = {axis: len(shape) + place for place, axis in enumerate(contraction.contracted[side])}
-        factors.append(_spread(operand.astype(wide), contraction.in_result(side) | summed, (*shape, *contracted)))
+        places = contraction.in_result(side) | summed  # Ascending.
+        ordered = lax.transpose(operand.astype(wide), [*places])
+        factors.append(lax.broadcast_in_dim(ordered, (*shape, *contracted), [*places.values()]))
     total = lax.reduce_sum(lax.mul(*factors), range(len(shape), len(shape) + len(contracted)))
     return [total.astype(dtype)]
-
-
-def _spread(operand: Any, places: Mapping[int, int], shape: Any) -> Any:
-    """An operand whose axes go to places in a larger shape, and which is repeated along the others."""
-    order = sorted(range(operand.ndim), key=places.__getitem__)
-    return lax.broadcast_in_dim(lax.transpose(operand, order), shape, [places[axis] for axis in order])
