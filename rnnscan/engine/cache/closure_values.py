@@ -55,9 +55,28 @@ def closure_values(part: Any) -> ClosureValues:
     Args:
         part: a cell, or a field of one.
     """
-    values = ClosureValues([], [])
-    _collect(part, values, set())
-    return values
+    numbers, arrays, seen, waiting = list[Hashable](), list[np.ndarray](), dict[int, Any](), [part]
+    while waiting:
+        part = waiting.pop()
+        if id(part) in seen:
+            continue
+        seen[id(part)] = part
+        if isinstance(part, FunctionType):
+            for value in _values_read(part):
+                numbers.append(_comparable(value) if isinstance(value, _NUMBERS) else None)
+                if isinstance(value, FunctionType) and value.__globals__ is part.__globals__:
+                    waiting.append(value)
+                elif type(value) is np.ndarray:
+                    arrays.append(value)
+        elif isinstance(part, MethodType):
+            waiting.append(part.__func__)
+        elif isinstance(part, ref):  # Of a plain function, which a cached program does not keep alive.
+            waiting.append(part())
+        elif isinstance(part, tuple):
+            waiting.extend(part)
+        elif is_dataclass(part) and not isinstance(part, type):
+            waiting.extend(getattr(part, field.name, None) for field in fields(part))  # Without variables of the class.
+    return ClosureValues(numbers, arrays)
 
 
 def warn_of_changes(cell: Any, arrays: Sequence[np.ndarray]) -> None:
@@ -129,34 +148,6 @@ def _is_cast(array: np.ndarray) -> bool:
         return bool(jax.dtypes.canonicalize_dtype(array.dtype) != array.dtype)
     except TypeError:  # No dtype of JAX.
         return False
-
-
-def _collect(part: Any, values: ClosureValues, seen: set[int]) -> None:
-    if isinstance(part, FunctionType):
-        if id(part) not in seen:
-            seen.add(id(part))
-            _collect_from_function(part, values, seen)
-    elif isinstance(part, MethodType):
-        _collect(part.__func__, values, seen)
-    elif isinstance(part, ref):  # Of a plain function, which a cached program does not keep alive.
-        _collect(part(), values, seen)
-    elif isinstance(part, tuple):
-        for item in part:
-            _collect(item, values, seen)
-    elif is_dataclass(part) and not isinstance(part, type):
-        for field in fields(part):  # Without variables of the class.
-            value = getattr(part, field.name, None)
-            if not isinstance(value, _NUMBERS) and value is not None:
-                _collect(value, values, seen)
-
-
-def _collect_from_function(function: FunctionType, values: ClosureValues, seen: set[int]) -> None:
-    for value in _values_read(function):
-        values.numbers.append(_comparable(value) if isinstance(value, _NUMBERS) else None)
-        if isinstance(value, FunctionType) and value.__globals__ is function.__globals__:
-            _collect(value, values, seen)
-        elif type(value) is np.ndarray:
-            values.arrays.append(value)
 
 
 _NUMBERS = (bool, int, float, complex, str, np.generic)
