@@ -160,25 +160,20 @@ def _comparable(value: Any) -> Hashable:
 
 def _values_read(function: FunctionType) -> Iterator[Any]:
     """The values that a function reads from its closure and its module. Names that it also sets are left out."""
-    names = _names(function.__code__)
+    free, of_module = _names(function.__code__)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        if name in names.free:
+        if name in free:
             try:
                 yield cell.cell_contents
             except ValueError:  # Not set yet.
                 yield None
-    for name in names.of_module:
+    for name in of_module:
         yield function.__globals__.get(name)
 
 
-class _Names(NamedTuple):
-    free: frozenset[str]
-    of_module: tuple[str, ...]
-
-
 @lru_cache(maxsize=1024)
-def _names(code: CodeType) -> _Names:
-    """The names that code, and functions within it, read and do not set."""
+def _names(code: CodeType) -> tuple[frozenset[str], list[str]]:
+    """The names of the closure, and of the module, that code, and functions within it, read and do not set."""
     free, read, written = {*code.co_freevars}, dict[str, None](), set[str]()
     codes = [code]
     while codes:
@@ -191,4 +186,4 @@ def _names(code: CodeType) -> _Names:
                 read[instruction.argval] = None
             elif instruction.opname == "STORE_GLOBAL":
                 written.add(instruction.argval)
-    return _Names(frozenset(free), tuple(name for name in read if name not in written))
+    return frozenset(free), [name for name in read if name not in written]
