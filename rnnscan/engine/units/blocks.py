@@ -8,9 +8,9 @@ The step of any cell is brought into this form. Slices along the last axis of a 
 sums, products and elementwise functions pass that on to their operands, up to the parameters.
 """
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import gcd
 from typing import Any
 
@@ -99,13 +99,13 @@ class BlockedRun:
     """Evaluates the equations of a step, with values in blocks.
 
     Attributes:
-        sizes: the length of each value's blocks.
+        sizes: the length of the blocks of each value that has several.
         gather: replicates the operand of a product over the devices that share its units; takes it and the axis.
         named: replaces a value that is labelled.
         values: the values so far, in blocks or not.
     """
 
-    sizes: dict[Value, int]
+    sizes: Mapping[Any, int]
     gather: Callable[[Any, int], Any]
     named: Callable[[Value, Any], Any]
     values: dict[Value, Any]
@@ -137,25 +137,26 @@ class BlockedRun:
         return in_blocks(self.read(atom), size)
 
     def _evaluate(self, equation: Equation, fixed: set[Value]) -> Sequence[Any]:
-        result, name = equation.outputs[0] if equation.outputs else None, equation.name
+        operands, params, name = equation.inputs, equation.params, equation.name
+        result = equation.outputs[0] if equation.outputs else None
         pieces = _pieces(equation)
-        if pieces is not None and self._size(equation.inputs[0]) is not None:
-            return [self._piece(equation.inputs[0], *piece) for piece in pieces]
-        operands = list(equation.inputs)
-        size = None if result is None else self._size(result)
+        if pieces is not None and operands[0] in self.sizes:
+            return [self._piece(operands[0], *piece) for piece in pieces]
+        size = self.sizes.get(result)
         if size is None:
             size = next(filter(None, (self._present(operands[position]) for position in _passing(equation))), None)
         if contraction_of(equation) and _passing(equation) and operands[1] in fixed:
             return [self._product(equation, size)]
-        if name == "concatenate" and equation.params["dimension"] == len(operands[0].shape) - 1:
+        if name == "concatenate" and params["dimension"] == len(operands[0].shape) - 1:
             # Else XLA shards the whole, whose parts then do not lie where they are read.
             return equation.evaluate(*(self._whole(atom, len(atom.shape) - 1) for atom in operands))
-        if equation.kind is Kind.REDUCE and len(operands[0].shape) - 1 in equation.params["axes"]:
-            return [self._reduced(equation)]
+        if equation.kind is Kind.REDUCE and self._present(operands[0]) and len(operands[0].shape) - 1 in params["axes"]:
+            over_both = replace(equation, params={**params, "axes": (*params["axes"], len(operands[0].shape))})
+            return over_both.evaluate(read(operands[0], self.values).array)  # Over blocks, and over their units.
         if size is None or not (_passing(equation) or name == "broadcast_in_dim"):
             return equation.evaluate(*map(self.read, operands))
         assert result is not None
-        params, shape = dict(equation.params), (*result.shape[:-1], result.shape[-1] // size, size)
+        shape = (*result.shape[:-1], result.shape[-1] // size, size)
         if name == "broadcast_in_dim":
             dimensions, operand = params["broadcast_dimensions"], self.read(operands[0])
             if len(result.shape) - 1 in dimensions:
@@ -167,26 +168,19 @@ class BlockedRun:
         blocked_operands = [self._aligned(atom, result, size) for atom in operands]
         return [_Blocked(array) for array in equation.evaluate(*blocked_operands)]
 
-    def _size(self, atom: Atom) -> int | None:
-        """The length of the blocks of a value; None if it has one block only."""
-        size = self.sizes.get(atom)  # type: ignore[arg-type]
-        return None if size is None or size == atom.shape[-1] else size
-
     def _present(self, atom: Atom) -> int | None:
         """The length of the blocks that a value is in now."""
         value = self.values.get(atom)  # type: ignore[arg-type]
         return value.size if isinstance(value, _Blocked) else None
 
     def _piece(self, atom: Atom, start: int, end: int) -> Any:
-        size = self._size(atom)
-        assert size is not None
-        array = self._blocks(atom, size)
-        piece = lax.slice_in_dim(array, start // size, end // size, axis=-2)
+        size = self.sizes[atom]
+        piece = lax.slice_in_dim(self._blocks(atom, size), start // size, end // size, axis=-2)
         return jnp.squeeze(piece, -2) if end - start == size else _Blocked(piece)
 
     def _joined(self, equation: Equation) -> Sequence[Any]:
         """Parameters in a row, such as the kernels of gates. Each device has its units of all."""
-        size = self._size(equation.outputs[0])
+        size = self.sizes.get(equation.outputs[0])
         if size is None:
             return equation.evaluate(*map(self.read, equation.inputs))
         return [_Blocked(jnp.concatenate([self._blocks(atom, size) for atom in equation.inputs], axis=-2))]
@@ -199,15 +193,6 @@ class BlockedRun:
         kernel = self.read(right) if size is None else self._blocks(right, size)
         (product,) = equation.evaluate(operand, kernel)
         return product if size is None else _Blocked(product)
-
-    def _reduced(self, equation: Equation) -> Any:
-        """A reduction over the last axis, also of a value in blocks."""
-        (atom,), axes = equation.inputs, equation.params["axes"]
-        size = self._present(atom)
-        if size is None:
-            return equation.evaluate(self.read(atom))[0]
-        params = {**equation.params, "axes": (*axes, len(atom.shape))}
-        return replace(equation, params=params).evaluate(self._blocks(atom, size))[0]
 
     def _whole(self, atom: Atom, *axes: int) -> Any:
         """A value without blocks, which is not sharded along some axes."""
@@ -229,17 +214,12 @@ def _pieces(equation: Equation) -> list[tuple[int, int]] | None:
     """The start and end of the pieces that an equation cuts out of the last axis of its operand; None for others."""
     params = equation.params
     if equation.name == "split" and params["axis"] == len(equation.inputs[0].shape) - 1:
-        ends = [*accumulate(map(int, params["sizes"]))]
-        return list(zip([0, *ends[:-1]], ends, strict=True))
+        return list(pairwise(accumulate(map(int, params["sizes"]), initial=0)))
     if equation.name != "slice" or (params["strides"] is not None and set(params["strides"]) != {1}):
         return None
-    whole = all(
-        end - start == size
-        for start, end, size in list(
-            zip(params["start_indices"], params["limit_indices"], equation.inputs[0].shape, strict=True)
-        )[:-1]
-    )
-    return [(params["start_indices"][-1], params["limit_indices"][-1])] if whole else None
+    starts, ends = params["start_indices"], params["limit_indices"]
+    is_whole = not any(starts[:-1]) and tuple(ends[:-1]) == equation.inputs[0].shape[:-1]
+    return [(starts[-1], ends[-1])] if is_whole else None
 
 
 def _joins(equation: Equation, of_params: Container[Any]) -> bool:

@@ -146,15 +146,16 @@ class _Traced:
                 array = name(array, label)
             return array
 
-        input_arrays = dict(zip(self.inputs, jax.tree.leaves((carry, x)), strict=True))
-        values = {**dict(zip(self.constants, self.info.traced.consts, strict=True)), **input_arrays}
-        blocked = BlockedRun(self._sizes(cell.mesh), cell.mesh.gather, named, values)
+        values = dict(zip(self.constants, self.info.traced.consts, strict=True))
+        several = {value: size for value, size in self._sizes(cell.mesh).items() if size != value.shape[-1]}
+        blocked = BlockedRun(several, cell.mesh.gather, named, values)
         for value, leaf, size in zip(self.params, jax.tree.leaves(params), cell.sizes, strict=True):
             if size is None or size == value.shape[-1]:
                 values[value] = named(value, leaf)
             else:
                 blocked.set_blocks(value, named(value, leaf))
-        values.update((value, named(value, array)) for value, array in input_arrays.items())
+        inputs = zip(self.inputs, jax.tree.leaves((carry, x)), strict=True)
+        values.update((value, named(value, leaf)) for value, leaf in inputs)
         blocked.run(self.equations, self.params)
         results = [blocked.read(atom) for atom in self.outputs]
         return jax.tree.unflatten(jax.tree.structure((self.info.carry, self.info.y)), results)
