@@ -86,9 +86,7 @@ def warn_of_changes(cell: Any, arrays: Sequence[np.ndarray]) -> None:
         cell: the cell that reads them.
         arrays: the arrays. Those above 1 MiB are not compared.
     """
-    for array in arrays:
-        if not _is_cast(array):
-            continue
+    for array in filter(_is_cast, arrays):
         checksum, known = _checksum(array), _seen.get(array)
         if known is None:
             _seen.set(array, checksum)

@@ -127,12 +127,9 @@ def _is_in_a_kernel(equation: Equation) -> bool:
         return False
     if equation.kind in _KINDS or equation.name in _CALLS | _OTHERS:
         return True
-    return _is_one_scatter(equation) or _is_threefry(equation)
-
-
-def _is_one_scatter(equation: Equation) -> bool:
-    """Whether a scatter has one index, which XLA turns to a write of a slice."""
-    return equation.kind is Kind.SCATTER and prod(equation.inputs[1].shape[:-1]) <= 1
+    if equation.kind is Kind.SCATTER:
+        return prod(equation.inputs[1].shape[:-1]) <= 1  # By one index: XLA turns it to a write of a slice.
+    return _is_threefry(equation)
 
 
 def _is_threefry(equation: Equation) -> bool:

@@ -69,14 +69,14 @@ class _Writer:
     Attributes:
         equations: the equations so far.
         results: what takes the place of results.
-        known: those of few numbers that depend on constants alone, by result.
+        known: the results of few numbers that depend on constants alone.
         traced: the jaxprs of forms, by operation and operands, with the equation: what it holds keeps its identity.
     """
 
     def __init__(self) -> None:
         self.equations: list[Equation] = []
         self.results: dict[Atom, Atom] = {}
-        self.known: dict[Atom, Equation] = {}
+        self.known = set[Atom]()
         self.traced: dict[Hashable, tuple[Equation, Any]] = {}
 
     def write(self, equation: Equation, *, is_of_form: bool = False) -> None:
@@ -99,7 +99,7 @@ class _Writer:
                 equation = replace(equation, params=params)
             self.equations.append(equation)
             if all(map(self._is_known, equation.inputs)) and _is_of_few_numbers(equation):
-                self.known.update(dict.fromkeys(equation.outputs, equation))
+                self.known.update(equation.outputs)
 
     def _is_known(self, atom: Atom) -> bool:
         return atom in self.known or concrete(atom) is not None
@@ -112,7 +112,7 @@ class _Writer:
         if equation.name not in ("gather", *_SCATTERS) or equation.inputs[1] not in self.known:
             return equation
         indices = equation.inputs[1]
-        equations = needed([*dict.fromkeys(self.known.values())], [indices])
+        equations = needed(self.equations, [indices])
 
         def compute() -> Any:
             values: dict[Value, Any] = {}
@@ -171,7 +171,7 @@ def _is_small_matrix(equation: Equation) -> bool:
     if equation.name == "lu_pivots_to_permutation":
         return bool(equation.params["permutation_size"] <= _MOST_ROWS)
     sizes = [size for atom in equation.inputs for size in atom.shape[-2:]]
-    is_small = 0 < min(equation.inputs[0].shape[-2:]) <= _MOST_ROWS and 0 < min(sizes) <= max(sizes) <= 2 * _MOST_ROWS
+    is_small = min(equation.inputs[0].shape[-2:]) <= _MOST_ROWS and 0 < min(sizes) <= max(sizes) <= 2 * _MOST_ROWS
     has_signs = jnp.issubdtype(equation.outputs[0].dtype, jnp.floating)  # Complex numbers have phases.
     return is_small and bool(has_signs) and not equation.params.get("pivoting")
 
