@@ -386,6 +386,19 @@ def test_a_second_recurrent_net_traces_nothing():
     assert counter.traces - traces == 1, "the check of its outputs alone"
 
 
+def test_a_cell_may_hold_itself():
+    @dataclass
+    class Cell:
+        owner: object = None
+
+        def __call__(self, weight, carry, x):
+            return recurrence(weight, carry, x)
+
+    cell = Cell()
+    cell.owner = cell
+    assert_close(rs.scan(cell, WEIGHT, CARRY, XS), rs.scan(recurrence, WEIGHT, CARRY, XS))
+
+
 def test_a_mutable_callable_is_traced_at_every_call():
     @dataclass(eq=False)
     class Scaled:

@@ -120,7 +120,7 @@ def _programs_of(cell: Any) -> BoundedCache | None:
     """The programs of a cell by options; None for a cell that may change without comparing unequal."""
     if isinstance(cell, FunctionType):
         return _of_functions.setdefault(cell, BoundedCache(_PROGRAMS))
-    return _of_values(cell) if _compares_by_value(cell) and _is_hashable(cell) else None
+    return _of_values(cell) if _is_hashable(cell) and _compares_by_value(cell) else None
 
 
 @lru_cache(maxsize=_CELLS)
