@@ -4,7 +4,7 @@ The trace of a step holds the function of a `jax.custom_vjp`, and not its rules.
 cotangents, such as `jax.debug.print`, a callback, a write to a ref or a log, shows in a trace of the derivative alone.
 """
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -14,8 +14,8 @@ from rnnscan._util import effects
 from rnnscan._util.messages import is_float
 from rnnscan.engine.analysis.derivative_reads import all_cotangents, vjp_of_floats
 from rnnscan.engine.analysis.leaves import places
-from rnnscan.ir.jaxprs import all_equations, inner_jaxprs
-from rnnscan.ir.program import Equation, Value
+from rnnscan.ir.bodies import with_bodies
+from rnnscan.ir.program import Equation
 from rnnscan.ir.trace import program_of
 
 
@@ -44,9 +44,9 @@ def effects_of_rules(equations: Iterable[Equation], orders: int = 2) -> RuleEffe
         orders: the orders of derivatives to look at: rules may call functions with rules.
     """
     # Calls of one jitted function, such as `jax.nn.relu`, have the same rules.
-    different = {_operation(equation): equation for equation in _with_rules(equations)}
-    found = [_of_derivative(equation, orders) for equation in different.values()]
-    return _any_of(found)
+    with_rules = with_bodies(each for each in equations if not _WITH_RULES.isdisjoint(each.names))
+    different = {_operation(each): each for each in with_rules if each.name in _WITH_RULES}
+    return _any_of(_of_derivative(equation, orders) for equation in different.values())
 
 
 def _any_of(found: Iterable[RuleEffects]) -> RuleEffects:
@@ -56,17 +56,6 @@ def _any_of(found: Iterable[RuleEffects]) -> RuleEffects:
 def has_jvp_rules(equations: Iterable[Equation]) -> bool:
     """Whether a step has a `jax.custom_jvp`."""
     return any("custom_jvp_call" in equation.names for equation in equations)
-
-
-def _with_rules(equations: Iterable[Equation]) -> Iterator[Equation]:
-    """The equations with rules, also those in the bodies of loops, branches and calls."""
-    for equation in equations:
-        if equation.name in _WITH_RULES:
-            yield equation
-        for eqn in (eqn for body in inner_jaxprs(equation.params) for eqn in all_equations(body)):
-            if eqn.primitive.name in _WITH_RULES:
-                inputs, outputs = (tuple(Value(var.aval) for var in group) for group in (eqn.invars, eqn.outvars))
-                yield Equation(eqn.primitive, eqn.params, inputs, outputs)
 
 
 def _operation(equation: Equation) -> Hashable:
