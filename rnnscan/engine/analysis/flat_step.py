@@ -1,8 +1,8 @@
 """A step as a program over flat lists of leaves, and as the function that the backward pass differentiates."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import compress
 from typing import Any
 
@@ -168,7 +168,7 @@ class FlatStep:
         Args:
             wanted: for each leaf of constants, carry and x whether it has a tangent before the first step.
         """
-        moving = self._moving_values(wanted)
+        moving = self._moving_values(tuple(wanted))
         return [value in moving for value in (*self.carry, *self.y)]
 
     def with_cotangents(self, wanted: Sequence[bool], final: Sequence[bool], ys: Sequence[bool]) -> list[bool]:
@@ -180,20 +180,16 @@ class FlatStep:
             ys: the same for y.
         """
         results = compress([*self.new_carry, *self.y], [*final, *ys])
-        reached = values_with_cotangents(self.program, self._moving_values(wanted), results)
+        reached = values_with_cotangents(self.program, self._moving_values(tuple(wanted)), results)
         # Without a step the final carry is the initial one.
         first = [*[False] * len(self.constants), *final, *[False] * len(self.x)]
         return [value in reached or is_final for value, is_final in zip(self.inputs, first, strict=True)]
 
-    def _moving_values(self, wanted: Sequence[bool]) -> set[Value]:
-        key = tuple(wanted)
-        if key not in self._known_moving:
-            self._known_moving[key] = moving_values(self.program, compress(self.inputs, wanted))
-        return self._known_moving[key]
-
     @cached_property
-    def _known_moving(self) -> dict[tuple[bool, ...], set[Value]]:
-        return {}
+    def _moving_values(self) -> Callable[[tuple[bool, ...]], set[Value]]:
+        """The values that have a tangent, from which inputs have one."""
+        program, inputs = self.program, self.inputs
+        return cache(lambda wanted: moving_values(program, compress(inputs, wanted)))
 
     def differentiable(
         self,
