@@ -161,7 +161,7 @@ KEEPING = replace(CPU, ns_per_kept_value=CPU.ns_per_kept_value / 1000, ns_per_ke
 def _gains(program, kept, stacked, most_bytes, rejected):
     """The gain of each expensive value by its definition, and its bytes."""
     derivative = Derivative(program, kept, stacked)
-    read = {*derivative._read}
+    read = {*derivative.read}
 
     def bytes_read(equations):
         inside = read.union(*(equation.reads for equation in equations))

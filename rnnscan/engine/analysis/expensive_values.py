@@ -6,8 +6,6 @@ read it.
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -41,52 +39,35 @@ class Expensive(NamedTuple):
     nbytes: int
 
 
-@dataclass(frozen=True)
 class Derivative:
     """The values that the derivative of a step reads, and the work of recomputing them.
 
-    Attributes:
+    Args:
         program: the step.
         kept: values that are kept in addition to the carry and the input.
         stacked_carry: the positions of the carry leaves that are kept before every step. Their new values are known.
+
+    Attributes:
+        fixed: the values that are the same at every step.
+        read: the values that are read.
+        wanted: those that are not known.
+        again: the equations that run again at each step.
+        cones: their cones. The inputs are the stacked carry leaves, before or after a step.
     """
 
-    program: Program
-    kept: frozenset[Atom]
-    stacked_carry: frozenset[int]
-
-    @cached_property
-    def cones(self) -> Cones:
-        """The cones of the work that runs again. Their inputs are the stacked carry leaves, before or after a step."""
-        program, positions = self.program, dict[Value, list[int]]()
-        for index in self.stacked_carry:
+    def __init__(self, program: Program, kept: frozenset[Atom], stacked_carry: frozenset[int]) -> None:
+        self.program = program
+        self.fixed = determined(program.equations, program.invariant)
+        self.read = dict.fromkeys(values_of(read_by_derivatives(program)))
+        known, positions = {*kept}, dict[Value, list[int]]()
+        for index in stacked_carry:
+            known.add(program.new_carry[index])
             for value in values_of([program.carry[index], program.new_carry[index]]):
                 positions.setdefault(value, []).append(index)
-        wanted = [index for value in self._read for index in positions.get(value, ())]
-        return Cones(self.again, self.wanted, positions, wanted)
-
-    @cached_property
-    def wanted(self) -> dict[Value, None]:
-        """The values that are read, and not known."""
-        return {value: None for value in self._read if value not in self._known}
-
-    @cached_property
-    def again(self) -> list[Equation]:
-        """The equations that run again at each step."""
-        return needed(partition(self.program.equations, self.fixed | self._known)[1], self.wanted)
-
-    @cached_property
-    def fixed(self) -> set[Value]:
-        """The values that are the same at every step."""
-        return determined(self.program.equations, self.program.invariant)
-
-    @cached_property
-    def _known(self) -> frozenset[Atom]:
-        return self.kept.union(self.program.new_carry[index] for index in self.stacked_carry)
-
-    @cached_property
-    def _read(self) -> dict[Value, None]:
-        return dict.fromkeys(values_of(read_by_derivatives(self.program)))
+        self.wanted = [value for value in self.read if value not in known]
+        self.again = needed(partition(program.equations, self.fixed | known)[1], self.wanted)
+        read_leaves = [index for value in self.read for index in positions.get(value, ())]
+        self.cones = Cones(self.again, self.wanted, positions, read_leaves)
 
 
 def cones_with_all_carries(program: Program, kept: Iterable[Atom]) -> Cones:
