@@ -1,8 +1,9 @@
 """Whether a loop recomputes a carry leaf cheaply."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 
 from rnnscan.engine.analysis.split import split
 from rnnscan.engine.costs.heuristics import Heuristics
@@ -27,8 +28,13 @@ class RecomputeCosts:
     """
 
     def __init__(self, program: Program, heuristics: Heuristics) -> None:
-        self._program = program
-        self._heuristics = heuristics
+        self._program, self._heuristics = program, heuristics
+        self._components = Components(program.equations, program.carry, program.new_carry)
+        self._fixed = determined(program.equations, program.invariant)
+        self._maker, self._readers = program.maker, defaultdict[Value, list[Equation]](list)
+        for equation in program.equations:
+            for value in equation.reads:
+                self._readers[value].append(equation)
 
     def is_cheap(self, leaf: int) -> bool:
         """Whether recomputing a carry leaf takes no values much larger than it, and few operations for its bytes."""
@@ -78,29 +84,9 @@ class RecomputeCosts:
             if equation is None or equation in inside or self._fixed.issuperset(equation.outputs):
                 continue
             in_cycle = is_between(equation, leaf)
-            readers = (reader for output in equation.outputs for reader in self._readers.get(output, ()))
+            readers = (reader for output in equation.outputs for reader in self._readers[output])
             read_inside = all(reader in inside for reader in readers if feeds(reader, leaf))
             if in_cycle or (read_inside and not may_batch(equation)):
                 inside.add(equation)
                 yield equation
                 ahead.extend(equation.reads)
-
-    @cached_property
-    def _components(self) -> Components:
-        return Components(self._program.equations, self._program.carry, self._program.new_carry)
-
-    @cached_property
-    def _fixed(self) -> set[Value]:
-        return determined(self._program.equations, self._program.invariant)
-
-    @cached_property
-    def _maker(self) -> dict[Value, Equation]:
-        return {output: equation for equation in self._program.equations for output in equation.outputs}
-
-    @cached_property
-    def _readers(self) -> dict[Value, list[Equation]]:
-        readers: dict[Value, list[Equation]] = {}
-        for equation in self._program.equations:
-            for value in equation.reads:
-                readers.setdefault(value, []).append(equation)
-        return readers
