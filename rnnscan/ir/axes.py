@@ -1,6 +1,7 @@
 """Axes followed through equations: which axes of values are one axis, such as that of the rows of a batch."""
 
 from collections.abc import Iterable, Iterator
+from itertools import count, product
 from typing import Any, TypeAlias
 
 from rnnscan.ir.contraction import contraction_of
@@ -48,50 +49,42 @@ class SameAxes:
 
 
 def axes_in_step(equation: Equation) -> Iterator[tuple[Axis, Axis]]:
-    """Pairs of axes of operands and results that an equation puts in step."""
-    kind, params = equation.kind, equation.params
-    contraction = contraction_of(equation)
-    operand = equation.inputs[0] if equation.inputs else None
-    if contraction is not None:
-        (result,), sides = equation.outputs, equation.inputs
-        yield from _pairs((sides[0], sides[1], pair) for pair in zip(*contraction.contracted, strict=True))
-        for side, atom in enumerate(sides):
-            yield from _pairs((atom, result, pair) for pair in contraction.in_result(side).items())
-    elif kind in _IN_PLACE or equation.name in ("rev", "tile"):
-        for atom in equation.inputs:
-            for result in equation.outputs:
-                same_rank = len(atom.shape) == len(result.shape)
-                yield from _pairs((atom, result, (axis, axis)) for axis in range(len(result.shape)) if same_rank)
-    elif operand is None or not equation.outputs:
-        return
-    elif kind is Kind.REDUCE or equation.name == "squeeze":
-        gone = params["axes"] if kind is Kind.REDUCE else params["dimensions"]
-        kept = [axis for axis in range(len(operand.shape)) if axis not in gone]
-        yield from _pairs((operand, equation.outputs[0], (axis, place)) for place, axis in enumerate(kept))
-    elif equation.name == "broadcast_in_dim":
-        yield from _pairs((operand, equation.outputs[0], pair) for pair in enumerate(params["broadcast_dimensions"]))
-    elif equation.name == "transpose":
-        places = enumerate(params["permutation"])
-        yield from _pairs((operand, equation.outputs[0], (axis, place)) for place, axis in places)
-    elif equation.name == "reshape":
-        yield from _pairs(
-            (operand, equation.outputs[0], (axis, axis)) for axis in _leading(operand, equation.outputs[0])
-        )
-
-
-def _leading(operand: Atom, result: Atom) -> Iterator[int]:
-    """The axes before the first one that a reshape changes."""
-    for axis, (before, after) in enumerate(zip(operand.shape, result.shape, strict=False)):
-        if before != after:
-            return
-        yield axis
-
-
-def _pairs(pairs: Iterable[tuple[Atom, Atom, Any]]) -> Iterator[tuple[Axis, Axis]]:
-    """The pairs of axes of values of one size; constants have none."""
-    for atom, partner, (axis, partner_axis) in pairs:
+    """Pairs of axes of operands and results that an equation puts in step. Both have one size; constants have none."""
+    for (atom, axis), (partner, partner_axis) in _pairs(equation):
         if isinstance(atom, Value) and isinstance(partner, Value) and atom.shape[axis] == partner.shape[partner_axis]:
             yield (atom, axis), (partner, partner_axis)
+
+
+def _pairs(equation: Equation) -> Iterator[tuple[tuple[Atom, int], tuple[Atom, int]]]:
+    """The pairs by the kind of the equation alone, with those of constants and of axes of different sizes."""
+    contraction = contraction_of(equation)
+    if contraction is not None:
+        (left, right), (result,) = equation.inputs, equation.outputs
+        yield from (((left, axis), (right, other)) for axis, other in zip(*contraction.contracted, strict=True))
+        for side, atom in enumerate(equation.inputs):
+            yield from (((atom, axis), (result, place)) for axis, place in contraction.in_result(side).items())
+    elif equation.kind in _IN_PLACE or equation.name in ("rev", "tile"):
+        for atom, result in product(equation.inputs, equation.outputs):
+            if len(atom.shape) == len(result.shape):
+                yield from (((atom, axis), (result, axis)) for axis in range(len(result.shape)))
+    elif equation.inputs and equation.outputs:
+        operand, result = equation.inputs[0], equation.outputs[0]
+        yield from (((operand, axis), (result, place)) for axis, place in _moves(equation, operand.shape, result.shape))
+
+
+def _moves(equation: Equation, before: tuple[Any, ...], after: tuple[Any, ...]) -> Iterable[tuple[int, int]]:
+    """The axes of the first operand, each with its axis in the first result, from their shapes before and after."""
+    params, name = equation.params, equation.name
+    if equation.kind is Kind.REDUCE or name == "squeeze":
+        gone = params["axes" if equation.kind is Kind.REDUCE else "dimensions"]
+        return zip((axis for axis in range(len(before)) if axis not in gone), count())
+    if name == "transpose":
+        return zip(params["permutation"], count())
+    if name == "broadcast_in_dim":
+        return enumerate(params["broadcast_dimensions"])
+    if name == "reshape":  # The axes before the first one that it changes.
+        return ((axis, axis) for axis in range(len(before)) if before[: axis + 1] == after[: axis + 1])
+    return ()
 
 
 def other_axes(axes: Iterable[Axis], values: Iterable[Value], same: SameAxes) -> set[Axis]:
