@@ -5,7 +5,7 @@ axis of the value may be several times as long as that of the leaf, as that of g
 the element p modulo the length of the leaf's axis.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from math import prod
 from typing import Any, TypeAlias
@@ -116,14 +116,18 @@ class Places:
             raise MixesError(f"{equation.name} {does} its elements")
         return tuple(target[axis] for axis in place)
 
+    def _cuts(self, place: Place, axis: int, lengths: Iterable[Any]) -> bool:
+        """Whether lengths along an axis of a value at a place are no whole copies of the leaf."""
+        return axis in place and any(_remainder(length, self.sizes[place.index(axis)]) for length in lengths)
+
     def slice(self, equation: Equation) -> Place:
         """A slice takes whole copies of the leaf."""
         params, place = equation.params, self.of[equation.inputs[0]]
         strides = params["strides"] or (1,) * len(params["start_indices"])
-        for axis, size in zip(place, self.sizes, strict=True):
+        for axis in place:
             begin, end = params["start_indices"][axis], params["limit_indices"][axis]
             whole = begin == 0 and end == equation.inputs[0].shape[axis]
-            if not whole and (_remainder(begin, size) or _remainder(end, size)):
+            if not whole and self._cuts(place, axis, (begin, end)):
                 raise MixesError("slice cuts it")
             if strides[axis] != 1:
                 raise MixesError("slice skips elements of it")
@@ -132,19 +136,15 @@ class Places:
     def split(self, equation: Equation) -> Place:
         """A split into whole copies of the leaf."""
         place, axis = self.of[equation.inputs[0]], equation.params["axis"]
-        if axis in place:
-            size = self.sizes[place.index(axis)]
-            if any(_remainder(part, size) for part in equation.params["sizes"]):
-                raise MixesError("split cuts it")
+        if self._cuts(place, axis, equation.params["sizes"]):
+            raise MixesError("split cuts it")
         return place
 
     def concatenate(self, equation: Equation) -> Place:
         """Whole copies of the leaf in a row."""
         place, axis = self._common(equation), equation.params["dimension"]
-        if axis in place:
-            size = self.sizes[place.index(axis)]
-            if any(_remainder(atom.shape[axis], size) for atom in equation.inputs):
-                raise MixesError("concatenate shifts its elements")
+        if self._cuts(place, axis, (atom.shape[axis] for atom in equation.inputs)):
+            raise MixesError("concatenate shifts its elements")
         return place
 
     def tile(self, equation: Equation) -> Place:
@@ -175,7 +175,7 @@ class Places:
                 raise MixesError("reshape mixes its axes")
             target.update(zip(leaf_axes, last_after, strict=False))
         place = tuple(target[axis] for axis in self.of[equation.inputs[0]])
-        if any(_remainder(result[axis], size) for axis, size in zip(place, self.sizes, strict=True)):
+        if any(self._cuts(place, axis, [result[axis]]) for axis in place):
             raise MixesError("reshape mixes its axes")
         return place
 
