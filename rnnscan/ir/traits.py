@@ -85,12 +85,9 @@ class Traits:
         """
         if self.is_bilinear:
             return list(operands) if operands.count(True) == 1 else None
-        linear = [position in self.linear_positions(len(operands)) for position in range(len(operands))]
-        return (
-            None
-            if any(marked and not is_linear for marked, is_linear in zip(operands, linear, strict=True))
-            else linear
-        )
+        positions = range(len(operands))
+        linear = [position in self.linear_positions(len(operands)) for position in positions]
+        return linear if all(linear[position] for position in positions if operands[position]) else None
 
     def of(self, operands: Sequence[Any], results: Sequence[Any]) -> "Traits":
         """These traits for some dtypes of operands and results: without linearity where it does not hold for them.
