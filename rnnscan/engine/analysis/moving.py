@@ -7,6 +7,7 @@ on: its cotangent would be an explicit zero, and zero times the derivative of a 
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
+from itertools import compress
 from typing import Any
 
 from rnnscan._util.messages import is_float
@@ -33,8 +34,9 @@ def moving_values(program: Program, inputs: Iterable[Value]) -> set[Value]:
         for equation in program.equations:
             if not fresh.isdisjoint(equation.reads):
                 flags = tuple(atom in moving or atom in fresh for atom in equation.inputs)
-                results = zip(equation.outputs, _moving_outputs(equation, flags), strict=True)
-                fresh.update(output for output, moves in results if moves and output not in moving)
+                # All floats if the rule rejects the inputs. The derivative itself then says why, if it is taken.
+                moves = _derived_outputs(equation, flags) or map(is_float, equation.outputs)
+                fresh.update(output for output in compress(equation.outputs, moves) if output not in moving)
         moving |= fresh
         fresh = {leaf for value in fresh for leaf in becomes[value]} - moving
     return moving
@@ -78,9 +80,9 @@ def _reached_outputs(equation: Equation, flags: Sequence[bool], place: int) -> l
     If the derivative rule rejects a tangent of that input alone, all flagged inputs get one. The outputs are then those
     whose tangents depend on the tangent of this input.
     """
-    moving = _derived_outputs(equation, tuple(other == place for other in range(len(flags))))
-    if moving is not None:
-        return moving
+    alone = _derived_outputs(equation, tuple(other == place for other in range(len(flags))))
+    if alone:
+        return alone
     traced = tangents_if_any(equation.evaluate, [atom.aval for atom in equation.inputs], flags)
     if traced is None:
         return [*map(is_float, equation.outputs)]
@@ -89,33 +91,24 @@ def _reached_outputs(equation: Equation, flags: Sequence[bool], place: int) -> l
     return [tangent in reached for tangent in program.stacked[results:]]
 
 
-def _moving_outputs(equation: Equation, flags: tuple[bool, ...]) -> list[bool]:
-    """Which outputs of an equation have a tangent, given which inputs have; all floats, if its derivative fails.
-
-    The derivative itself then says why, if it is taken.
-    """
-    moving = _derived_outputs(equation, flags)
-    return [*map(is_float, equation.outputs)] if moving is None else moving
-
-
-def _derived_outputs(equation: Equation, flags: tuple[bool, ...]) -> list[bool] | None:
-    """Which outputs of an equation have a tangent, by its derivative rule; None if the rule rejects these inputs."""
+def _derived_outputs(equation: Equation, flags: tuple[bool, ...]) -> list[bool]:
+    """Which outputs of an equation have a tangent, by its derivative rule; empty if the rule rejects these inputs."""
     if not any(map(is_float, equation.outputs)):
         return [False] * len(equation.outputs)
     key = equation.primitive, flags, len(equation.outputs)
     is_like_others = not any(map(_is_function, equation.params.values()))
-    known: tuple[list[bool] | None] | None = _moving_outputs_of.get(key) if is_like_others else None
+    known: list[bool] | None = _derived_outputs_of.get(key) if is_like_others else None
     if known is None:
         traced = tangents_if_any(equation.evaluate, [atom.aval for atom in equation.inputs], flags)
-        known = (None if traced is None else traced[1],)
+        known = [] if traced is None else traced[1]
         if is_like_others:
-            _moving_outputs_of[key] = known
-    return known[0]
+            _derived_outputs_of[key] = known
+    return known
 
 
-# (primitive, whether each input has a tangent, the number of outputs) -> (whether each output has one, or None if the
-# rule rejects the inputs,). One equation stands for all of a primitive without functions among its parameters.
-_moving_outputs_of = BoundedCache(4096)
+# (primitive, whether each input has a tangent, the number of outputs) -> whether each output has one, or nothing if the
+# rule rejects the inputs. One equation stands for all of a primitive without functions among its parameters.
+_derived_outputs_of = BoundedCache(4096)
 
 
 def _is_function(param: Any) -> bool:
