@@ -26,11 +26,11 @@ def structure_of(program: Program, inputs: Sequence[Value], outputs: Sequence[At
         inputs: its inputs, in the order that counts.
         outputs: its outputs, likewise.
     """
-    numbers = _Numbers(inputs, like="work")
-    equations = numbers.number(
+    numbers = _Numbers(like="work")
+    operations = (
         (each.primitive, each.params, each.origin.settings, each.inputs, each.outputs) for each in program.equations
     )
-    return tuple(value.aval for value in inputs), equations, numbers.read(outputs)
+    return numbers.add(inputs), numbers.number(operations), numbers.read(outputs)
 
 
 def structure_of_operation(equation: Equation) -> Hashable:
@@ -60,32 +60,29 @@ def structure_of_jaxpr(jaxpr: Any) -> Hashable:
 
 def key_of_step(program: Program) -> Hashable:
     """A key that is equal for steps that do the same in the same named scopes. Functions equal themselves alone."""
-    numbers = _Numbers(program.inputs, like="function")
-    equations = numbers.number(
+    numbers = _Numbers(like="function")
+    operations = (
         (each.primitive, each.params, (each.origin.settings, each.scope), each.inputs, each.outputs)
         for each in program.equations
     )
-    groups = (program.invariant, program.known, program.carry)
-    types = tuple(tuple(value.aval for value in group) for group in groups)
-    return types, equations, *map(numbers.read, (program.new_carry, program.summed, program.stacked))
+    types = tuple(map(numbers.add, (program.invariant, program.known, program.carry)))
+    outputs = (program.new_carry, program.summed, program.stacked)
+    return types, numbers.number(operations), *map(numbers.read, outputs)
 
 
 class _Numbers:
     """Numbers values in the order in which they are added."""
 
-    def __init__(self, inputs: Sequence[Any], *, like: Like) -> None:
+    def __init__(self, *, like: Like) -> None:
         self._like = like
         self._constant = _structure_of_number if like == "function" else structure_of_array
         self._numbers: dict[Any, int] = {}
-        self.add(inputs)
 
     def add(self, values: Iterable[Any]) -> Hashable:
         """Number values; their types."""
-        avals = []
-        for value in values:
-            self._numbers[value] = len(self._numbers)
-            avals.append(value.aval)
-        return tuple(avals)
+        values = [*values]
+        self._numbers.update((value, number) for number, value in enumerate(values, len(self._numbers)))
+        return tuple(value.aval for value in values)
 
     def number(self, equations: Iterable[_Operation]) -> Hashable:
         """The structure of equations, whose results are numbered."""
@@ -134,7 +131,7 @@ def _structure_of_parameter(value: Any, *, like: Like) -> Hashable:
     if isinstance(value, core.Jaxpr):
         return _structure_of_jaxpr(value, like=like)
     if isinstance(value, Mapping):
-        pairs = sorted(value.items(), key=_key)
+        pairs = sorted(value.items(), key=lambda item: str(item[0]))
         return "mapping", tuple((key, _structure_of_parameter(each, like=like)) for key, each in pairs)
     if isinstance(value, tuple | list):
         return type(value).__name__, tuple(_structure_of_parameter(each, like=like) for each in value)
@@ -157,10 +154,6 @@ def _equals_only_itself(value: Any) -> bool:
     return not isinstance(value, type) and kind.__eq__ is object.__eq__ and kind.__hash__ is object.__hash__
 
 
-def _key(item: tuple[Any, Any]) -> str:
-    return str(item[0])
-
-
 def _structure_of_const(array: Any, *, like: Like) -> Hashable:
     if like == "work":
         return str((getattr(array, "shape", ()), getattr(array, "dtype", type(array))))
@@ -168,6 +161,7 @@ def _structure_of_const(array: Any, *, like: Like) -> Hashable:
 
 
 def _structure_of_jaxpr(jaxpr: Any, *, like: Like) -> Hashable:
-    numbers = _Numbers([*jaxpr.constvars, *jaxpr.invars], like=like)
-    equations = numbers.number((eqn.primitive, eqn.params, eqn.ctx, eqn.invars, eqn.outvars) for eqn in jaxpr.eqns)
-    return tuple(var.aval for var in jaxpr.invars), equations, numbers.read(jaxpr.outvars)
+    numbers = _Numbers(like=like)
+    numbers.add(jaxpr.constvars)
+    operations = ((eqn.primitive, eqn.params, eqn.ctx, eqn.invars, eqn.outvars) for eqn in jaxpr.eqns)
+    return numbers.add(jaxpr.invars), numbers.number(operations), numbers.read(jaxpr.outvars)
