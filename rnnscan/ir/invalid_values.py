@@ -5,7 +5,7 @@ these operations. Here its equations, and those of its loops, run one after the 
 that makes a NaN of operands without one, with the user's line.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -50,8 +50,8 @@ def run_checked_jaxpr(traced: Any, operands: Sequence[Any]) -> list[Any]:
         return list(core.jaxpr_as_fun(traced)(*operands))
     with jax.debug_nans(False), jax.debug_infs(False):  # JAX would name a loop, and not an operation in it.
         results: list[Any] = core.jaxpr_as_fun(traced)(*operands)
-        if any(_kind(leaf, kinds) for leaf in results):
-            _Search(kinds).run(traced, operands)
+        if _kind(results, kinds):
+            _search(traced, operands, kinds)
     return results
 
 
@@ -66,45 +66,33 @@ def _searched() -> dict[str, Callable[[Any], Any]]:
     return {kind: find for kind, (switch, find) in switches.items() if getattr(jax.config, switch, False)}
 
 
-def _kind(value: Any, kinds: dict[str, Callable[[Any], Any]]) -> str:
-    """The kind of invalid value that an array has; empty if it has none."""
-    is_array = isinstance(value, jax.Array | np.ndarray | np.generic | float)  # And no `Ref`.
-    if not is_array or not jnp.issubdtype(jnp.result_type(value), jnp.inexact):
-        return ""
-    return next((kind for kind, find in kinds.items() if bool(find(value).any())), "")
+def _kind(values: Iterable[Any], kinds: Mapping[str, Callable[[Any], Any]]) -> str:
+    """The kind of invalid value that the first array with one has; empty if no array has one."""
+    for value in values:
+        is_array = isinstance(value, jax.Array | np.ndarray | np.generic | float)  # And no `Ref`.
+        if is_array and jnp.issubdtype(jnp.result_type(value), jnp.inexact):
+            kind = next((kind for kind, find in kinds.items() if bool(find(value).any())), "")
+            if kind:
+                return kind
+    return ""
 
 
-class _Search:
-    """A search for the first equation that makes an invalid value of valid operands."""
-
-    def __init__(self, kinds: dict[str, Callable[[Any], Any]]) -> None:
-        self._kinds = kinds
-
-    def _any(self, values: Sequence[Any]) -> str:
-        return next(filter(None, (_kind(value, self._kinds) for value in values)), "")
-
-    def run(self, body: Any, operands: Sequence[Any]) -> list[Any]:
-        """Evaluate a jaxpr, and raise an error where an equation makes such a value."""
-        jaxpr, consts = opened_jaxpr(body)
-        values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *operands], strict=True))
-
-        def read(var: Any) -> Any:
-            return var.val if isinstance(var, core.Literal) else values[var]
-
-        for eqn in jaxpr.eqns:
-            inputs = [read(var) for var in eqn.invars]
-            origin = Origin(eqn.ctx, eqn.source_info.traceback, eqn.source_info.name_stack)
-            bind = eqn.primitive.bind
-            results = origin.run(bind, *inputs, **eqn.primitive.get_bind_params(eqn.params))
-            results = results if eqn.primitive.multiple_results else [results]
-            kind = self._any(results)
-            if kind and not self._any(inputs):
-                for inner, inner_operands, inner_results in _inner_calls(eqn, inputs, results):
-                    if self._any(inner_results):
-                        self.run(inner, inner_operands)
-                origin.run(_raise, kind, eqn)
-            values.update(zip(eqn.outvars, results, strict=True))
-        return [read(var) for var in jaxpr.outvars]
+def _search(body: Any, operands: Sequence[Any], kinds: Mapping[str, Callable[[Any], Any]]) -> None:
+    """Evaluate a jaxpr, and raise an error where the first equation makes an invalid value of valid operands."""
+    jaxpr, consts = opened_jaxpr(body)
+    values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *operands], strict=True))
+    for eqn in jaxpr.eqns:
+        inputs = [var.val if isinstance(var, core.Literal) else values[var] for var in eqn.invars]
+        origin = Origin(eqn.ctx, eqn.source_info.traceback, eqn.source_info.name_stack)
+        results = origin.run(eqn.primitive.bind, *inputs, **eqn.primitive.get_bind_params(eqn.params))
+        results = results if eqn.primitive.multiple_results else [results]
+        kind = _kind(results, kinds)
+        if kind and not _kind(inputs, kinds):
+            for inner, inner_operands, inner_results in _inner_calls(eqn, inputs, results):
+                if _kind(inner_results, kinds):
+                    _search(inner, inner_operands, kinds)
+            origin.run(_raise, kind, eqn)
+        values.update(zip(eqn.outvars, results, strict=True))
 
 
 def _raise(kind: str, eqn: Any) -> None:
