@@ -1,6 +1,6 @@
 """The jaxprs in the parameters of an equation of a jaxpr, such as the body of a loop and the branches of a cond."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jax.extend import core
@@ -12,19 +12,13 @@ def inner_jaxprs(params: Mapping[str, Any]) -> Iterator[core.Jaxpr]:
         yield opened_jaxpr(body)[0]
 
 
-def inner_bodies(params: Mapping[str, Any]) -> Iterator[core.Jaxpr | core.ClosedJaxpr]:
-    """The jaxprs among the parameters of an equation, as they are."""
-    return _bodies_in(params.values())
-
-
-def _bodies_in(values: Iterable[Any]) -> Iterator[core.Jaxpr | core.ClosedJaxpr]:
-    for value in values:
-        if is_jaxpr(value):
-            yield value
-        elif isinstance(value, tuple | list):
-            yield from _bodies_in(value)
-        elif isinstance(value, dict):
-            yield from _bodies_in(value.values())
+def inner_bodies(params: Any) -> Iterator[core.Jaxpr | core.ClosedJaxpr]:
+    """The jaxprs among the parameters of an equation, or in one of them, as they are."""
+    if is_jaxpr(params):
+        yield params
+    elif isinstance(params, tuple | list | dict):
+        for param in params.values() if isinstance(params, dict) else params:
+            yield from inner_bodies(param)
 
 
 def opened_jaxpr(body: Any) -> tuple[core.Jaxpr, Sequence[Any]]:
