@@ -94,7 +94,7 @@ class _Reordering:
         self._place = _inverse(axes)
         self._maker = program.maker
         self._fixed = determined(program.equations, program.invariant)
-        self._reordered = {step.carry[index]: self._like(step.carry[index]) for index in leaves}
+        self._reordered: dict[Atom, Value] = {step.carry[index]: self._like(step.carry[index]) for index in leaves}
         self._as_before = {*program.inputs} - self._reordered.keys()  # The values that are there in the old order.
         self._equations: list[Equation] = []
 
@@ -114,7 +114,7 @@ class _Reordering:
             self._in_order(atom) if index in self._leaves else self._in_old_order(atom)
             for index, atom in enumerate(step.new_carry)
         )
-        stacked = (*map(self._in_old_order, step.y), *map(self._now, step.kept))
+        stacked = (*map(self._in_old_order, step.y), *(self._reordered.get(atom, atom) for atom in step.kept))
         equations = tuple(needed(self._equations, [*new_carry, *stacked]))
         large = {*self._reordered.values()} - determined(equations, program.invariant)
         functions = {e.name for e in equations if e.traits.is_transcendental and not large.isdisjoint(e.outputs)}
@@ -124,7 +124,7 @@ class _Reordering:
         return replace(
             step,
             program=replace(program, equations=equations, carry=carry, new_carry=new_carry, stacked=stacked),
-            named={position: self._now(atom) for position, atom in step.named.items()},
+            named={position: self._reordered.get(atom, atom) for position, atom in step.named.items()},
             saved=tuple(self._reordered.get(value, value) for value in step.saved),
         )
 
@@ -218,9 +218,6 @@ class _Reordering:
         if isinstance(atom, Value) and atom not in self._as_before:
             raise _NoOrderError
         return atom
-
-    def _now(self, atom: Atom) -> Atom:
-        return self._reordered.get(atom, atom) if isinstance(atom, Value) else atom
 
     def _transpose(self, value: Value) -> Equation:
         return operation(lax.transpose_p, {"permutation": self._axes}, [value])
