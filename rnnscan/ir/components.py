@@ -7,8 +7,10 @@ Source: Sharir 1981, "A strong-connectivity algorithm and its applications in da
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from operator import or_
 
-from rnnscan.ir.program import Atom, Equation, Value, values_of
+from rnnscan.ir.program import Atom, Equation, Value
 
 
 class Components:
@@ -30,7 +32,7 @@ class Components:
         depends = _depends(equations, zip(carry, leaves, strict=True))
         feeds = _feeds(equations, zip(new_carry, leaves, strict=True))
         self.reaches = [feeds.get(leaf, 0) for leaf in carry]
-        self.reached_from = [depends.get(atom, 0) if isinstance(atom, Value) else 0 for atom in new_carry]
+        self.reached_from = [depends.get(atom, 0) for atom in new_carry]
         self.members = _strongly_connected(self.reaches, self.reached_from)
         group_of = {position: index for index, group in enumerate(self.members) for position in group}
         groups = [1 << group_of[position] for position in range(len(carry))]
@@ -81,38 +83,33 @@ class Components:
         return frozenset(self.members[index] for index in positions(bits))
 
 
-def _around(equation: Equation, depends: Mapping[Value, int], feeds: Mapping[Value, int]) -> int:
+def union(sets: Iterable[int]) -> int:
+    """The union of sets that are the bits of an int each."""
+    return reduce(or_, sets, 0)
+
+
+def _around(equation: Equation, depends: Mapping[Atom, int], feeds: Mapping[Atom, int]) -> int:
     """The bits of what a result of an equation both depends on and feeds."""
-    bits = 0
-    for output in equation.outputs:
-        bits |= depends.get(output, 0) & feeds.get(output, 0)
-    return bits
+    return union(depends.get(output, 0) & feeds.get(output, 0) for output in equation.outputs)
 
 
-def _depends(equations: Iterable[Equation], inputs: Iterable[tuple[Value, int]]) -> dict[Value, int]:
+def _depends(equations: Iterable[Equation], inputs: Iterable[tuple[Atom, int]]) -> dict[Atom, int]:
     """The bits of the inputs that each value depends on."""
-    depends: dict[Value, int] = {}
-    for value, input_bits in inputs:
-        depends[value] = depends.get(value, 0) | input_bits
+    depends = dict(inputs)
     for equation in equations:
-        bits = 0
-        for value in equation.reads:
-            bits |= depends.get(value, 0)
+        bits = union(depends.get(value, 0) for value in equation.reads)
         if bits:
             depends.update(dict.fromkeys(equation.outputs, bits))
     return depends
 
 
-def _feeds(equations: Sequence[Equation], outputs: Iterable[tuple[Atom, int]]) -> dict[Value, int]:
+def _feeds(equations: Sequence[Equation], outputs: Iterable[tuple[Atom, int]]) -> dict[Atom, int]:
     """The bits of the outputs that depend on each value."""
-    feeds: dict[Value, int] = {}
+    feeds: dict[Atom, int] = {}
     for atom, output_bits in outputs:
-        for value in values_of([atom]):
-            feeds[value] = feeds.get(value, 0) | output_bits
+        feeds[atom] = feeds.get(atom, 0) | output_bits
     for equation in reversed(equations):
-        bits = 0
-        for output in equation.outputs:
-            bits |= feeds.get(output, 0)
+        bits = union(feeds.get(output, 0) for output in equation.outputs)
         if bits:
             for value in equation.reads:
                 feeds[value] = feeds.get(value, 0) | bits

@@ -1,13 +1,11 @@
 """Linear recurrences: `c' = a * c + b`, elementwise, with `a` and `b` free of c."""
 
 from collections.abc import Iterable, Sequence
-from functools import reduce
-from operator import or_
 from typing import Any
 
 import jax.numpy as jnp
 
-from rnnscan.ir.components import Components
+from rnnscan.ir.components import Components, union
 from rnnscan.ir.program import Atom, Equation, Value
 from rnnscan.ir.traits import Kind
 
@@ -56,17 +54,15 @@ def _linear(
     linear = (1 << len(leaves)) - 1
     for equation, between in equations:
         operands = [dependent.get(atom, 0) & between for atom in equation.inputs]
-        reading = _union(operands)
-        if not reading:
-            continue
+        reading = union(operands)
         result = equation.outputs[0]
         passing = _linear_in(equation, operands)
         if updates and equation.kind in (Kind.WRITE, Kind.SCATTER) and equation.traits.linear:
-            passing |= operands[0] & ~_union(operands[1:])
+            passing |= operands[0] & ~union(operands[1:])
         linear &= ~reading | (passing & of_shape.get(result.shape, 0))
         for output in equation.outputs:
             dependent[output] = dependent.get(output, 0) | reading
-    return _union(linear & dependent.get(new, 0) & 1 << index for index, new in enumerate(new_leaves))
+    return union(linear & dependent.get(new, 0) & 1 << index for index, new in enumerate(new_leaves))
 
 
 def _linear_in(equation: Equation, operands: Sequence[int]) -> int:
@@ -82,16 +78,12 @@ def _linear_in(equation: Equation, operands: Sequence[int]) -> int:
     if traits.is_bilinear:
         return operands[0] ^ operands[1]
     linear = traits.linear_positions(len(operands))
-    return _union(operands) & ~_union(leaves for position, leaves in enumerate(operands) if position not in linear)
+    return union(operands) & ~union(leaves for position, leaves in enumerate(operands) if position not in linear)
 
 
 def _moves(equation: Equation) -> bool:
     """Whether an equation moves elements, or adds those along axes."""
     return equation.traits.is_linear and not equation.traits.is_elementwise
-
-
-def _union(sets: Iterable[int]) -> int:
-    return reduce(or_, sets, 0)
 
 
 def linearly_recomputable(
@@ -125,7 +117,7 @@ def _without_cycles(leaves: Iterable[int], components: Components) -> list[int]:
     after: dict[int, int] = {}  # Those that depend on a leaf, over any number of steps.
     for leaf in leaves:
         ends = components.reaches[leaf]
-        ahead = _union(1 << other | after[other] for other in after if ends >> other & 1)
+        ahead = union(1 << other | after[other] for other in after if ends >> other & 1)
         starts = components.reached_from[leaf]
         if ahead & starts:
             continue
