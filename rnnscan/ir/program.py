@@ -1,6 +1,7 @@
 """A step's program: its equations between inputs and outputs, grouped by their role in the loop over time."""
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from math import prod
@@ -148,11 +149,9 @@ class Origin(NamedTuple):
         """Call a function as if it were called at the origin, as `jax.core.eval_jaxpr` does."""
         scopes = self.name_stack
         name_stack = source_info_util.current_name_stack() + scopes if len(scopes) else None  # None: as it is.
-        with source_info_util.user_context(self.traceback, name_stack=name_stack):
-            if self.settings is None:
-                return function(*operands, **params)
-            with self.settings.manager:
-                return function(*operands, **params)
+        settings = nullcontext() if self.settings is None else self.settings.manager
+        with source_info_util.user_context(self.traceback, name_stack=name_stack), settings:
+            return function(*operands, **params)
 
 
 _NOWHERE = Origin()
