@@ -93,14 +93,12 @@ class _Numbers:
 
     def read(self, atoms: Iterable[Any]) -> Hashable:
         """The numbers of values, and the values of constants."""
-        return tuple(
-            self._constant(atom.value)
-            if isinstance(atom, Constant)
-            else self._constant(atom.val)
-            if isinstance(atom, core.Literal)
-            else self._numbers[atom]
-            for atom in atoms
-        )
+        return tuple(map(self._read, atoms))
+
+    def _read(self, atom: Any) -> Hashable:
+        if isinstance(atom, Constant | core.Literal):
+            return self._constant(atom.value if isinstance(atom, Constant) else atom.val)
+        return self._numbers[atom]
 
 
 def structure_of_array(array: Any) -> Hashable:
