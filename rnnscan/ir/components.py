@@ -44,13 +44,13 @@ class Components:
 
     def loops(self, equations: Iterable[Equation]) -> list[Equation]:
         """The equations that lie between two leaves of a group, so that they depend on the step before."""
-        return [equation for equation in equations if self._groups_around(equation)]
+        return [equation for equation in equations if _around(equation, self._depends, self._feeds)]
 
     def by_group(self, equations: Iterable[Equation]) -> list[list[Equation]]:
         """For each group of `members` the equations that lie between two of its leaves, in order."""
         lists: list[list[Equation]] = [[] for _ in self.members]
         for equation in equations:
-            for index in positions(self._groups_around(equation)):
+            for index in positions(_around(equation, self._depends, self._feeds)):
                 lists[index].append(equation)
         return lists
 
@@ -75,9 +75,6 @@ class Components:
     def fed(self, value: Value) -> frozenset[tuple[int, ...]]:
         """The groups that depend on a value in the same step."""
         return self._groups(self._feeds.get(value, 0))
-
-    def _groups_around(self, equation: Equation) -> int:
-        return _around(equation, self._depends, self._feeds)
 
     def _groups(self, bits: int) -> frozenset[tuple[int, ...]]:
         return frozenset(self.members[index] for index in positions(bits))
