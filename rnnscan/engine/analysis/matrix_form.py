@@ -59,6 +59,8 @@ ZERO = Factor(frozenset(), frozenset(), lambda values: jnp.asarray(0.0, jnp.floa
 
 def product(left: Factor, right: Factor) -> Factor:
     """The product of two factors."""
+    if left is ZERO or right is ZERO:
+        return ZERO
     if left is ONE or right is ONE:
         return right if left is ONE else left
     return combined(jnp.multiply, left, right)
@@ -66,7 +68,19 @@ def product(left: Factor, right: Factor) -> Factor:
 
 def quotient(numerator: Factor, denominator: Factor) -> Factor:
     """The quotient of two factors."""
-    return combined(jnp.divide, numerator, denominator)
+    return ZERO if numerator is ZERO else combined(jnp.divide, numerator, denominator)
+
+
+def total(left: Factor, right: Factor) -> Factor:
+    """The sum of two factors."""
+    if left is ZERO or right is ZERO:
+        return right if left is ZERO else left
+    return combined(jnp.add, left, right)
+
+
+def negative(factor: Factor) -> Factor:
+    """The negative of a factor."""
+    return ZERO if factor is ZERO else combined(jnp.negative, factor)
 
 
 @dataclass(frozen=True)
@@ -74,20 +88,19 @@ class Form:
     """A value of the form.
 
     Attributes:
-        decay: the factor of the state; None for zero.
+        decay: the factor of the state.
         terms: the factors u and w of each outer product.
         matrices: the factors c and R of each matrix that is the same at every step.
     """
 
-    decay: Factor | None = None
+    decay: Factor = ZERO
     terms: tuple[tuple[Factor, Factor], ...] = ()
     matrices: tuple[tuple[Factor, Factor], ...] = ()
 
     @property
     def factors(self) -> list[Factor]:
         """All factors."""
-        decay_factors = [] if self.decay is None else [self.decay]
-        return [*decay_factors, *(factor for pair in (*self.terms, *self.matrices) for factor in pair)]
+        return [self.decay, *(factor for pair in (*self.terms, *self.matrices) for factor in pair)]
 
     def scaled(self, by: Factor, axes: "Axes", operation: Callable[[Factor, Factor], Factor] = product) -> "Form":
         """The form times a factor that is constant along the keys or along the values.
@@ -98,28 +111,22 @@ class Form:
         if axes.values not in by.axes:
             scales_keys = axes.keys in by.axes
             return Form(
-                None if self.decay is None else operation(self.decay, by),
+                operation(self.decay, by),
                 tuple((operation(u, by), w) if scales_keys else (u, operation(w, by)) for u, w in self.terms),
                 tuple((operation(c, by), matrix) for c, matrix in self.matrices),
             )
-        if axes.keys in by.axes or self.decay is not None or self.matrices:
+        if axes.keys in by.axes or self.decay is not ZERO or self.matrices:
             raise NoFormError("a factor of the state varies along its values")
-        return Form(None, tuple((u, operation(w, by)) for u, w in self.terms))
+        return Form(terms=tuple((u, operation(w, by)) for u, w in self.terms))
 
     def __add__(self, other: "Form") -> "Form":
         """The sum of two forms."""
-        decays = [form.decay for form in (self, other) if form.decay is not None]
-        decay = combined(jnp.add, *decays) if len(decays) == 2 else decays[0] if decays else None
-        return Form(decay, (*self.terms, *other.terms), (*self.matrices, *other.matrices))
+        return Form(total(self.decay, other.decay), (*self.terms, *other.terms), (*self.matrices, *other.matrices))
 
     def __neg__(self) -> "Form":
         """The negative of a form."""
-
-        def negative(factor: Factor) -> Factor:
-            return combined(jnp.negative, factor)
-
         return Form(
-            None if self.decay is None else negative(self.decay),
+            negative(self.decay),
             tuple((u, negative(w)) for u, w in self.terms),
             tuple((negative(c), matrix) for c, matrix in self.matrices),
         )
@@ -131,8 +138,8 @@ class Axes:
 
     Attributes:
         keys: the axis that reads contract.
-        values: the axis that they keep. `rank` for a state of vectors, which are matrices with one value.
-        rank: the number of axes of the state.
+        values: the axis that they keep. Vectors are matrices with one value, along an axis after all of the leaf's.
+        rank: the number of axes of the state, with that one.
     """
 
     keys: int
@@ -140,14 +147,14 @@ class Axes:
     rank: int
 
     @property
-    def are_vectors(self) -> bool:
-        """Whether the state has no axis of values."""
-        return self.values == self.rank
-
-    @property
     def batch(self) -> list[int]:
         """The other axes."""
         return [axis for axis in range(self.rank) if axis not in (self.keys, self.values)]
+
+    @property
+    def order(self) -> list[int]:
+        """All axes: the batch, the keys, the values."""
+        return [*self.batch, self.keys, self.values]
 
     def role(self, axis: int) -> Hashable:
         """The role of an axis, which is that of an axis of another state."""
@@ -162,10 +169,11 @@ def select(predicate: Factor, on_false: Form, on_true: Form, axes: Axes) -> Form
     def pick(true: Factor, false: Factor) -> Factor:
         return true if true is false else combined(jnp.where, predicate, true, false)
 
-    decays = [form.decay or ZERO for form in (on_true, on_false)]
-    decay = None if decays == [ZERO, ZERO] else pick(*decays)
-    pairs = ((on_true.terms, on_false.terms), (on_true.matrices, on_false.matrices))
-    return Form(decay, *(_picked(*both, pick) for both in pairs))
+    return Form(
+        pick(on_true.decay, on_false.decay),
+        _picked(on_true.terms, on_false.terms, pick),
+        _picked(on_true.matrices, on_false.matrices, pick),
+    )
 
 
 _Pairs: TypeAlias = Sequence[tuple[Factor, Factor]]

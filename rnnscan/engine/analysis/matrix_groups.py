@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from jax.extend import core
 
 from rnnscan.engine.analysis.flat_step import FlatStep
-from rnnscan.engine.analysis.matrix_form import ZERO
 from rnnscan.engine.analysis.matrix_states import MatrixState, later_values
 from rnnscan.ir.dataflow import between, depending, needed, partition
 from rnnscan.ir.program import Equation, Program, Value, inputs_of, outputs_of, values_of
@@ -43,7 +42,7 @@ class Group:
     def can_hold(self, state: MatrixState, step: FlatStep) -> bool:
         """Whether another state of the step can run with these."""
         first = self.states[0]
-        if state.key_type != first.key_type or _decay(state) != _decay(first):
+        if state.key_type != first.key_type or state.update.decay.key != first.update.decay.key:
             return False
         if not ({*keys_of(state)} <= {*keys_of(first)} and {*queries_of(state)} <= {*queries_of(first)}):
             return False
@@ -76,11 +75,7 @@ def keys_of(state: MatrixState) -> list[Hashable]:
 
 def queries_of(state: MatrixState) -> list[Hashable]:
     """What identifies the query of each read of a state."""
-    return [(read.form.decay or ZERO).key for read in state.reads]
-
-
-def _decay(state: MatrixState) -> Hashable:
-    return (state.update.decay or ZERO).key
+    return [read.form.decay.key for read in state.reads]
 
 
 # `(values, states) -> (reads of the states, new states)`. It is never bound: `loops/recurrences/matrix.py` runs it.

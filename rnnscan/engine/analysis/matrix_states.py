@@ -48,11 +48,12 @@ class Read:
     order: tuple[int, ...]
     result: Value
 
-    def finish(self, total: Any) -> Any:
-        """The result at every step, from the sum over the keys `(T, ...)`, which keeps their axis with size 1."""
-        total = total.sum([axis + 1 for axis in self.summed], keepdims=True)
-        rest = [axis for axis in range(total.ndim - 1) if axis not in self.order]
-        total = lax.transpose(total, [0, *(axis + 1 for axis in (*self.order, *rest))])
+    def finish(self, total: Any, axes: Axes) -> Any:
+        """The result at every step, from the sum over the keys `(T, ..., V)`, with the axes of the batch in between."""
+        place = {axis: place for place, axis in enumerate([*axes.batch, axes.values], start=1)}
+        total = total.sum([place[axis] for axis in self.summed], keepdims=True)
+        rest = [axis for axis in place if axis not in self.order]
+        total = lax.transpose(total, [0, *(place[axis] for axis in (*self.order, *rest))])
         return total.reshape(total.shape[0], *self.result.shape).astype(self.result.dtype)
 
 
@@ -85,8 +86,7 @@ class MatrixState:
     @property
     def decays_per_key(self) -> bool:
         """Whether each key has its own decay."""
-        decay = self.update.decay
-        return decay is not None and self.axes.keys in decay.axes
+        return self.axes.keys in self.update.decay.axes
 
     @property
     def in_words(self) -> str:
@@ -95,6 +95,11 @@ class MatrixState:
         one_or_none = "no decay" if self.update.decay is ONE else "one decay for all keys"
         decays = "a decay for each key" if self.decays_per_key else one_or_none
         return f"{keys} keys along axis {self.axes.keys}, {values} values along axis {self.axes.values}, {decays}"
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The shape of its matrices, in the order of the leaf's axes."""
+        return (*self.leaf.shape, *(1,) * (self.axes.rank - len(self.leaf.shape)))
 
     @property
     def key_type(self) -> tuple[Any, ...]:
@@ -125,8 +130,8 @@ def find_state(
     if leaf.dtype not in (jnp.float32, jnp.float64):
         raise NoFormError(f"its dtype is {leaf.dtype}, which every step rounds to")
     large = [axis for axis, size in enumerate(leaf.shape) if isinstance(size, int) and size >= least]
-    rank = len(leaf.shape)
-    all_values = [rank] if as_vectors else large
+    rank = len(leaf.shape) + as_vectors
+    all_values = [rank - 1] if as_vectors else large
     pairs = [Axes(keys, values, rank) for keys in large for values in all_values if keys != values]
     if not pairs:
         raise NoFormError(f"it has no two axes of at least {least}")
@@ -258,10 +263,11 @@ class _Follower:
         if is_zero(atom, self._maker):
             return Form()
         factor = self._factor(atom)
-        if self._axes.are_vectors and atom in self._fixed:
-            return Form(None, (), ((ONE, factor),))
+        matrix = Form(matrices=((ONE, factor),))
+        if self._axes.values == len(self._leaf.shape) and atom in self._fixed:
+            return matrix  # Of vectors.
         if not self._is_matrix(factor):
-            return self._scaled(Form(None, ((ONE, ONE),)), atom)
+            return self._scaled(Form(terms=((ONE, ONE),)), atom)
         try:
             maker = self._maker.get(atom)
             if maker is None:
@@ -269,7 +275,7 @@ class _Follower:
             return self._rule(maker)
         except NoFormError:
             if atom in self._fixed or isinstance(atom, Constant):
-                return Form(None, (), ((ONE, factor),))
+                return matrix
             raise
 
     def _factor(self, atom: Atom) -> Factor:
@@ -280,7 +286,7 @@ class _Follower:
         """The factors that a value is a product of."""
         if atom in self._dependent:
             raise NoFormError("it is combined with itself")
-        if len(atom.shape) not in (0, self._axes.rank):
+        if len(atom.shape) not in (0, len(self._leaf.shape)):
             raise NoFormError("a factor has another rank")
         return self._placed(atom, tuple(_varying(atom.shape)))
 
@@ -333,7 +339,7 @@ class _Follower:
         is_sum = equation.name == "reduce_sum" and operand not in self._views
         if is_sum and self._axes.keys in equation.params["axes"]:
             form, query = self._dependent[operand], ONE
-            summed, order = equation.params["axes"], [*range(self._axes.rank)]
+            summed, order = equation.params["axes"], [*range(len(self._leaf.shape))]
         elif contraction is not None and not all(atom in self._dependent for atom in equation.inputs):
             form, query, summed, order = self._contraction(equation, contraction)
         else:

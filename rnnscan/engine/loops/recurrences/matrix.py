@@ -4,10 +4,9 @@ States of a group run with their values side by side. A chunk of the engine is a
 shorter chunks. Where a result is not finite, the steps run one by one.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from math import isqrt
 from typing import Any
 
@@ -20,6 +19,7 @@ from rnnscan._util.varying import vary_as
 from rnnscan.engine.analysis.cycle import Cycle
 from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.analysis.matrix_groups import Group, keys_of, queries_of
+from rnnscan.engine.analysis.matrix_states import MatrixState
 from rnnscan.engine.analysis.recurrence import Recurrence
 from rnnscan.engine.costs.chunk import near_divisor
 from rnnscan.engine.costs.heuristics import Heuristics
@@ -27,7 +27,7 @@ from rnnscan.engine.loops.batched_values import Chunk
 from rnnscan.engine.loops.calls import differentiate_as, or_exact, recomputed
 from rnnscan.engine.loops.exact import all_finite, guarded
 from rnnscan.engine.loops.matrix_chunks import run_chunks
-from rnnscan.engine.loops.matrix_parts import Ordered, Parts, Stacks
+from rnnscan.engine.loops.matrix_parts import Factors, factors_at_step, finish, in_order
 from rnnscan.engine.loops.time_loop import TimeLoop
 from rnnscan.ir.program import Value, evaluate, read
 
@@ -101,76 +101,65 @@ class _States:
     def in_chunks(self, *arguments: Any) -> tuple[list[Any], list[Any]]:
         """The same in chunkwise form, and whether each result is that of the loop."""
         stacks, fixed, start = self._cut(arguments)
-        states = self.group.states
-        every, of_fixed = [*map(Parts, states)], dict(zip(self.fixed, fixed, strict=True))
+        states, of_fixed = self.group.states, dict(zip(self.fixed, fixed, strict=True))
 
-        def at_step(stacks: list[Any]) -> list[Stacks]:
+        def at_step(stacks: list[Any]) -> list[Factors]:
             values = {**of_fixed, **dict(zip(self.stacked, stacks, strict=True))}
-            return [parts.at_step(values) for parts in every]
+            return [factors_at_step(state, values) for state in states]
 
         factors = jax.vmap(at_step, axis_size=self.steps)(stacks)
-        matrices = [[matrix.make(of_fixed) for matrix in parts.matrices] for parts in every]
         if self.reverse:
             factors = jax.tree.map(lambda leaf: jnp.flip(leaf, 0), factors)
         initial = dict(zip(self.cycle.leaves, start, strict=True))
-        starts = [initial[state.leaf] for state in states]
-        results = self._run(every, factors, matrices, starts)
-        reads = []
-        for state, (totals, _) in zip(states, results, strict=True):
-            totals = [jnp.flip(total, 0) for total in totals] if self.reverse else totals
-            reads += [read.finish(total) for read, total in zip(state.reads, totals, strict=True)]
-        final = {state.leaf: last for state, (_, last) in zip(states, results, strict=True)}
-        leaves = [*reads, *(final[leaf] for leaf in self.cycle.leaves)]
+        starts = [in_order(state, initial[state.leaf]) for state in states]
+        reads, last = self._run(factors, starts, of_fixed)
+        reads = [jnp.flip(stack, 0) for stack in reads] if self.reverse else reads
+        leaves = [*reads, *(last[leaf] for leaf in self.cycle.leaves)]
         return leaves, [all_finite(leaves)] * len(leaves)
 
     def _run(
-        self, every: Sequence[Parts], stacks: Sequence[Stacks], matrices: Sequence[Any], starts: Sequence[Any]
-    ) -> list[tuple[list[Any], Any]]:
+        self, factors: Sequence[Factors], starts: Sequence[Any], fixed: Mapping[Value, Any]
+    ) -> tuple[list[Any], dict[Value, Any]]:
         """Run the states in chunkwise form.
 
         Args:
-            every: the parts of each state.
-            stacks: the factors of each state, stacked.
-            matrices: the values of `Parts.matrices` of each state.
-            starts: each state before the first step.
+            factors: the factors of each state, stacked.
+            starts: each state before the first step, `(..., K, V)`.
+            fixed: the values that are the same at every step.
 
         Returns:
-            Of each state the results of `Parts.finish`.
+            What is read of the states, stacked, and the leaves of the carry after the last step.
         """
-        of_states = [parts.ordered(*pair) for parts, *pair in zip(every, stacks, starts, strict=True)]
-        dtype = promoted(
-            *(leaf for ordered in of_states for leaf in (ordered.start, *ordered.queries, *chain(*ordered.terms)))
-        )
-        of_states = [ordered.astype(dtype) for ordered in of_states]
-        queries, joint = _side_by_side(self.group, of_states)
-        rounds = self.heuristics.linear == "associative"
-        reads, last = run_chunks(*joint, self.heuristics.state_chunk_within(self.steps), rounds=rounds)
-        results, begin = [], 0
-        for number, parts in enumerate(every):
-            end = begin + of_states[number].start.shape[-1]
-            of_state = [reads[queries.index(key)][..., begin:end] for key in queries_of(parts.state)]
-            state = of_states[number], stacks[number], matrices[number]
-            results.append(parts.finish(*state, of_state, last[..., begin:end], rounds=rounds))
+        dtype = promoted(*starts, *jax.tree.leaves([(each.queries, each.terms) for each in factors]))
+        factors, starts = jax.tree.map(lambda leaf: leaf.astype(dtype), (factors, starts))
+        queries, terms = _side_by_side(self.group.states, factors, starts)
+        rounds, chunk = self.heuristics.linear == "associative", self.heuristics.state_chunk_within(self.steps)
+        reads, last = run_chunks([*queries.values()], factors[0].decay, terms, _joined(starts), chunk, rounds=rounds)
+        reads_of, results, leaves, begin = dict(zip(queries, reads, strict=True)), [], {}, 0
+        for state, own, start in zip(self.group.states, factors, starts, strict=True):
+            end = begin + start.shape[-1]
+            own_reads = [reads_of[key][..., begin:end] for key in queries_of(state)]
+            finished, leaves[state.leaf] = finish(state, own, fixed, own_reads, last[..., begin:end], rounds=rounds)
+            results += finished
             begin = end
-        return results
+        return results, leaves
 
 
-def _side_by_side(group: Group, of_states: Sequence[Ordered]) -> tuple[list[Hashable], Ordered]:
-    """The states as one, with different queries and keys, and the keys of the queries' factors."""
-    first, starts = of_states[0], [ordered.start for ordered in of_states]
-    queries = dict(zip(queries_of(group.states[0]), first.queries, strict=True))
-    keys = {key: u for key, (u, _) in zip(keys_of(group.states[0]), first.terms, strict=True)}
-    written: dict[Hashable, list[Any]] = {key: [None] * len(starts) for key in keys}
-    for number, (state, ordered) in enumerate(zip(group.states, of_states, strict=True)):
-        for key, (_, w) in zip(keys_of(state), ordered.terms, strict=True):
-            so_far = written[key][number]
-            written[key][number] = w if so_far is None else so_far + w
-    terms = []
-    for key, u in keys.items():
-        pairs = zip(starts, written[key], strict=True)
-        # A state without this key adds nothing.
-        terms.append((u, _joined([lax.full_like(start[None, ..., 0, :], 0) if w is None else w for start, w in pairs])))
-    return [*queries], Ordered([*queries.values()], first.decay, terms, _joined(starts))
+def _side_by_side(
+    states: Sequence[MatrixState], factors: Sequence[Factors], starts: Sequence[Any]
+) -> tuple[dict[Hashable, Any], list[tuple[Any, Any]]]:
+    """The different queries of states, by what identifies them, and the terms of the states as those of one."""
+    queries = dict(zip(queries_of(states[0]), factors[0].queries, strict=True))
+    keys = dict(zip(keys_of(states[0]), (u for u, _ in factors[0].terms), strict=True))
+    written: dict[Hashable, list[Any]] = {key: [] for key in keys}
+    for state, own, start in zip(states, factors, starts, strict=True):
+        of_key = dict[Hashable, Any]()
+        for key, (_, w) in zip(keys_of(state), own.terms, strict=True):
+            of_key[key] = of_key[key] + w if key in of_key else w
+        for key, leaves in written.items():
+            # A state without this key adds nothing.
+            leaves.append(of_key[key] if key in of_key else lax.full_like(start[None, ..., 0, :], 0))
+    return queries, [(u, _joined(written[key])) for key, u in keys.items()]
 
 
 def _joined(leaves: Sequence[Any]) -> Any:
