@@ -41,9 +41,10 @@ from rnnscan.engine.loops.rules import (
 from rnnscan.engine.loops.unused_results import without_dead_code
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Derivative:
-    """What is differentiated in the place of what runs.
+    """What is differentiated in the place of what runs. As a pytree its leaves are the jaxprs.
 
     Attributes:
         reference: its jaxpr. With `exact` it returns after the results whether each is right.
@@ -57,19 +58,8 @@ class Derivative:
     reference: core.ClosedJaxpr = field(repr=False)
     exact: core.ClosedJaxpr | None = field(default=None, repr=False)
     tangents_of: "Derivative | None" = field(default=None, repr=False)
-    active: tuple[int, ...] = ()
-    keeps_values: bool = True
-
-    @property
-    def jaxprs(self) -> list[core.ClosedJaxpr]:
-        """All jaxprs."""
-        others = self.tangents_of.jaxprs if self.tangents_of else []
-        return [self.reference, *([self.exact] if self.exact else []), *others]
-
-    def changed(self, change: Callable[[core.ClosedJaxpr], core.ClosedJaxpr]) -> "Derivative":
-        """The same with other jaxprs."""
-        of = self.tangents_of and self.tangents_of.changed(change)
-        return replace(self, reference=change(self.reference), exact=self.exact and change(self.exact), tangents_of=of)
+    active: tuple[int, ...] = field(default=(), metadata={"static": True})
+    keeps_values: bool = field(default=True, metadata={"static": True})
 
     def pairs(self, operands: int) -> list[tuple[int, int]]:
         """The places of the operands that have tangents, and of these tangents, among so many operands."""
@@ -92,17 +82,11 @@ def differentiate_as(
     """
 
     def call(*arguments: Any) -> Any:
-        leaves, structure = jax.tree.flatten(arguments)
-        types, result_structure = [*map(jax.typeof, leaves)], None
-
-        def flat(function: Callable[..., Any], *leaves: Any) -> list[Any]:
-            nonlocal result_structure
-            results, result_structure = jax.tree.flatten(function(*jax.tree.unflatten(structure, leaves)))
-            return results
-
-        runs, differentiated = (jax.make_jaxpr(partial(flat, each))(*types) for each in (function, reference))
-        results = _bind(leaves, runs, Derivative(differentiated, keeps_values=keeps_values))
-        return jax.tree.unflatten(result_structure, results)
+        types = jax.tree.map(jax.typeof, arguments)
+        runs, results = jax.make_jaxpr(function, return_shape=True)(*types)
+        differentiated = jax.make_jaxpr(reference)(*types)
+        leaves = _bind(jax.tree.leaves(arguments), runs, Derivative(differentiated, keeps_values=keeps_values))
+        return jax.tree.unflatten(jax.tree.structure(results), leaves)
 
     return call
 
@@ -251,7 +235,7 @@ def _batch(
                 operands[place] = jnp.broadcast_to(operands[place], (axis.size, *operands[place].shape))
                 axes[place] = 0
     types, mapped = [*map(jax.typeof, operands)], [False] * len(call_jaxpr.out_avals)
-    for closed in (call_jaxpr, *derivative.jaxprs):
+    for closed in (call_jaxpr, *jax.tree.leaves(derivative)):
         over, size = partial(over_axis, axis, axes=axes[: len(closed.in_avals)]), len(closed.in_avals)
         mapped = [*map(or_, mapped, mapped_results(over, core.jaxpr_as_fun(closed), types[:size]))]
 
@@ -260,7 +244,7 @@ def _batch(
         out_axes = [*(0 if maps else None for maps in mapped), *[0] * flags]
         return jax.make_jaxpr(over_axis(axis, core.jaxpr_as_fun(closed), axes[:size], out_axes))(*types[:size])
 
-    results = _bind(operands, on_rows(call_jaxpr), derivative.changed(on_rows))
+    results = _bind(operands, on_rows(call_jaxpr), jax.tree.map(on_rows, derivative))
     return results, [0 if maps else None for maps in mapped]
 
 
@@ -285,7 +269,7 @@ def _drop_unused(used: Sequence[bool], *others: Any) -> tuple[list[bool], Any]:
         return [*used, *used][: len(closed.out_avals)]
 
     needed = [False] * count
-    for closed in (call_jaxpr, *derivative.jaxprs):
+    for closed in (call_jaxpr, *jax.tree.leaves(derivative)):
         operands = partial_eval.dce_jaxpr(closed.jaxpr, read(closed))[1]
         needed[: len(operands)] = map(or_, needed, operands)
     for value, tangent in derivative.pairs(count):
@@ -302,7 +286,7 @@ def _drop_unused(used: Sequence[bool], *others: Any) -> tuple[list[bool], Any]:
         invars=[equation.invars[index] for index in places(needed)],
         outvars=[equation.outvars[index] for index in places(used)],
         effects=runs.effects,
-        params={"call_jaxpr": runs, "derivative": replace(derivative.changed(live), active=active)},
+        params={"call_jaxpr": runs, "derivative": replace(jax.tree.map(live, derivative), active=active)},
     )
 
 
