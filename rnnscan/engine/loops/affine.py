@@ -7,29 +7,23 @@ The k leaves of a loop are k numbers at each element, and J_t is a k x k matrix 
 Source: Blelloch 1990, "Prefix Sums and Their Applications".
 """
 
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
 from rnnscan.engine.loops.in_blocks import run_in_blocks
 
 
-# An array for each of the k leaves, of its shape, with an axis of steps in front.
-Vector: TypeAlias = list[Any]
-
-
-def affine_scan(
-    matrix: Any, terms: Vector, start: Sequence[Any], sizes: Vector | None = None, *, reverse: bool
-) -> tuple[Vector, Vector | None]:
+def affine_scan(matrix: Any, terms: Any, start: Any, sizes: Any = None, *, reverse: bool) -> tuple[Any, Any]:
     """Run a recurrence.
 
     Args:
         matrix: J at each step, `(steps, k, k, ...)`.
-        terms: b at each step, for each row.
-        start: d before the first step to run.
-        sizes: values of at least 0 at each step, whose running maximum is wanted.
+        terms: b at each step, `(steps, k, ...)`.
+        start: d before the first step to run, `(k, ...)`.
+        sizes: values of at least 0 at each step, whose running maximum is wanted; None: there are none.
         reverse: whether the steps run from the last to the first.
 
     Returns:
@@ -38,19 +32,16 @@ def affine_scan(
 
     def compose(earlier: Any, later: Any) -> Any:
         (matrix, term, size), (next_matrix, next_term, next_size) = earlier, later
-        joined = None if size is None else jnp.maximum(size, next_size)
-        return product(next_matrix, matrix), times(next_matrix, term) + next_term, joined
+        largest = jax.tree.map(jnp.maximum, size, next_size)
+        return product(next_matrix, matrix), times(next_matrix, term) + next_term, largest
 
     def apply(step: Any, state: Any) -> Any:
         (matrix, term, size), (moved, largest) = step, state
-        return times(matrix, moved) + term, None if size is None else jnp.maximum(largest, size)
+        return times(matrix, moved) + term, jax.tree.map(jnp.maximum, largest, size)
 
-    size = None if sizes is None else jnp.stack(sizes, 1)
-    first = (jnp.stack(start), None if size is None else jnp.zeros_like(size[0]))
-    after, largest = run_in_blocks(compose, apply, (matrix, jnp.stack(terms, 1), size), first, reverse=reverse)
-    return [after[:, row] for row in range(len(terms))], (
-        None if largest is None else [largest[:, row] for row in range(len(terms))]
-    )
+    first = start, jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), sizes)
+    after, largest = run_in_blocks(compose, apply, (matrix, terms, sizes), first, reverse=reverse)
+    return after, largest
 
 
 # Matrices are one array, because an array for each entry makes k^3 operations in each round to compile.

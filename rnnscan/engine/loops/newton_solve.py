@@ -15,8 +15,7 @@ Source: Lim et al. 2024, "Parallelizing non-linear sequential models over the se
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +25,7 @@ from rnnscan._util.dtypes import at_least_float32
 from rnnscan._util.ranks import over_rows
 from rnnscan._util.varying import vary_as
 from rnnscan.engine.analysis.recurrence import Recurrence
-from rnnscan.engine.loops.affine import Vector, affine_scan, product, times
+from rnnscan.engine.loops.affine import affine_scan, product, times
 from rnnscan.engine.loops.batched_values import Chunk
 from rnnscan.engine.loops.calls import differentiate_as
 from rnnscan.engine.loops.exact import all_finite, exact_unless
@@ -35,6 +34,10 @@ from rnnscan.engine.loops.step_by_step import CycleLoop
 from rnnscan.engine.loops.time_loop import before_and_after
 from rnnscan.engine.loops.trust_region import gains
 from rnnscan.newton import Newton
+
+
+# The leaves of a loop, which have one shape: k numbers at each element.
+Vector: TypeAlias = list[Any]
 
 
 def run_newton(
@@ -51,14 +54,16 @@ def run_newton(
     """
     newton = recurrence.newton if recurrence.newton_solves else None
     loop = CycleLoop.of(recurrence.cycle, chunk, reverse=reverse, unroll=unroll)
-    after, *counts = Solver(loop, newton).solve(start, [*map(chunk.read, loop.cycle.reads)])
+    solver = _Solver(loop, newton)
+    run = differentiate_as(solver.one_by_one, solver.solve)
+    after, *counts = run([*start], [*map(chunk.read, loop.cycle.reads)])
     if newton is not None:
         chunk.counts.append(tuple(counts))
     return before_and_after(after, start, reverse=reverse)
 
 
 @dataclass(frozen=True)
-class Solver:
+class _Solver:
     """Runs a loop over a chunk of steps.
 
     Attributes:
@@ -69,8 +74,12 @@ class Solver:
     loop: CycleLoop
     newton: Newton | None
 
-    def solve(self, start: Sequence[Any], read_values: Sequence[Any]) -> tuple[Vector, Any, Any]:
-        """The leaves after each step, with the derivatives of the loop.
+    def one_by_one(self, start: Vector, read_values: list[Any]) -> tuple[Vector, Any, Any]:
+        """What `solve` returns, by the loop itself."""
+        return self.loop(*start, *read_values), jnp.int32(0), jnp.bool_(True)
+
+    def solve(self, start: Vector, read_values: list[Any]) -> tuple[Vector, Any, Any]:
+        """The leaves after each step.
 
         Args:
             start: the leaves before the first step to run.
@@ -79,13 +88,6 @@ class Solver:
         Returns:
             The leaves after each step, the number of iterations, and whether the steps ran one by one.
         """
-
-        def one_by_one(start: Vector, read_values: list[Any]) -> tuple[Vector, Any, Any]:
-            return self.loop(*start, *read_values), jnp.int32(0), jnp.bool_(True)
-
-        return tuple(differentiate_as(one_by_one, self._solve)(list(start), list(read_values)))
-
-    def _solve(self, start: Vector, read_values: list[Any]) -> tuple[Vector, Any, Any]:
         if self.newton is None:
             after, iterations, converged = self._solve_linear(start, read_values)
         else:
@@ -99,11 +101,9 @@ class Solver:
         It is computed in at least float32, and rounded once. The product of many steps may overflow where no step does,
         and infinity times zero is NaN.
         """
-        zeros = [jnp.zeros_like(leaf) for leaf in self._repeated(start)]
-        terms, jacobian = self._at_all_steps(self.loop.cycle.with_jacobian, zeros, read_values)
-        wide = ([leaf.astype(_wide(leaf)) for leaf in vector] for vector in (terms, start))
-        after, _ = affine_scan(jacobian.astype(_wide(jacobian)), *wide, reverse=self.loop.reverse)
-        after = [leaf.astype(first.dtype) for leaf, first in zip(after, start, strict=True)]
+        terms, jacobian = self._at_all_steps(self.loop.cycle.with_jacobian, self._zeros(start), read_values)
+        states, _ = affine_scan(_wide(jacobian), _stacked(terms, 1), _stacked(start), reverse=self.loop.reverse)
+        after = _unstacked(states, start)
         return after, jnp.int32(1), all_finite(after)
 
     def _iterate(self, newton: Newton, start: Vector, read_values: list[Any]) -> tuple[Vector, Any, Any]:
@@ -121,16 +121,16 @@ class Solver:
             return moved, count + 1, largest.astype(worst.dtype), finite
 
         guess = self._guess(start, read_values)
-        begin = vary_as((guess, jnp.int32(0), jnp.asarray(2, _wide(start[0])), jnp.bool_(True)), [*start, *read_values])
+        beyond = jnp.asarray(2, at_least_float32(start[0].dtype))
+        begin = vary_as((guess, jnp.int32(0), beyond, jnp.bool_(True)), [*start, *read_values])
         after, count, worst, finite = lax.while_loop(unfinished, iterate, begin)
         return after, count, (worst <= 1) & finite
 
     def _guess(self, start: Vector, read_values: list[Any]) -> Vector:
         """A step from zeros, at every step. It saves one iteration compared to zeros, and two compared to the start."""
-        zeros = [jnp.zeros_like(leaf) for leaf in self._repeated(start)]
-        after = self._at_all_steps(self.loop.cycle.step, zeros, read_values)
-        pairs = zip(after, self._repeated(start), strict=True)
-        return [jnp.where(jnp.isfinite(leaf), leaf, start_leaf) for leaf, start_leaf in pairs]
+        after = self._at_all_steps(self.loop.cycle.step, self._zeros(start), read_values)
+        pairs = zip(after, start, strict=True)
+        return [jnp.where(jnp.isfinite(leaf), leaf, start_leaf[None]) for leaf, start_leaf in pairs]
 
     def _correct(
         self, after: Vector, start: Vector, read_values: list[Any], tolerance: float, damping: float
@@ -141,31 +141,27 @@ class Solver:
         """
         before = [shifted(leaf, first, to_start=self.loop.reverse) for leaf, first in zip(after, start, strict=True)]
         new, jacobian = self._at_all_steps(self.loop.cycle.with_jacobian, before, read_values)
-        wide = [leaf.astype(_wide(leaf)) for leaf in after]
-        residual = [leaf - old for leaf, old in zip(new, wide, strict=True)]
-        sizes = [jnp.maximum(jnp.abs(leaf), jnp.abs(first[None])) for leaf, first in zip(wide, start, strict=True)]
-        matrix, terms, free = jacobian.astype(_wide(jacobian)), residual, jnp.bool_(True)
+        states, new_states, matrix, free = _stacked(after, 1), _stacked(new, 1), _wide(jacobian), jnp.bool_(True)
+        residual = terms = new_states - states
+        sizes = jnp.maximum(jnp.abs(states), jnp.abs(_stacked(start)[None]))
         if damping:
             strength = _strength(damping, tolerance, residual, sizes)
-            gain, free = gains(matrix, strength, reverse=self.loop.reverse), over_rows(strength == 0, residual[0])
-            matrix = product(gain, matrix)
-            terms = [*jnp.unstack(times(gain, jnp.stack(residual, 1)), axis=1)]
-        zeros = [jnp.zeros_like(leaf[0]) for leaf in residual]
+            gain, free = gains(matrix, strength, reverse=self.loop.reverse), over_rows(strength == 0, residual)
+            matrix, terms = product(gain, matrix), times(gain, residual)
+        zeros = jnp.zeros_like(residual[0])
         corrections, running = affine_scan(matrix, terms, zeros, sizes, reverse=self.loop.reverse)
-        assert running is not None
-        moved, ratios = [], []
-        for leaf, error, correction, size in zip(new, residual, corrections, running, strict=True):
-            # As a sum with the new states, it is exact even where the guess is far too large. Where the product of many
-            # Jacobians overflows, the step itself is the next guess.
-            finite = jnp.isfinite(correction)
-            moved.append((leaf + jnp.where(finite, correction - error, 0)).astype(leaf.dtype))
-            ratio = jnp.abs(correction) / (tolerance * size + jnp.finfo(size.dtype).tiny)
-            # A correction that was held back does not tell how far the solution is.
-            ratios.append(jnp.max(jnp.where(finite & free & ~jnp.isnan(ratio), ratio, jnp.inf), initial=0))
-        return moved, reduce(jnp.maximum, ratios), all_finite(new)
+        # As a sum with the new states, it is exact even where the guess is far too large. Where the product of many
+        # Jacobians overflows, the step itself is the next guess.
+        finite = jnp.isfinite(corrections)
+        moved = new_states + jnp.where(finite, corrections - residual, 0)
+        ratios = jnp.abs(corrections) / (tolerance * running + jnp.finfo(running.dtype).tiny)
+        # A correction that was held back does not tell how far the solution is.
+        largest = jnp.max(jnp.where(finite & free & ~jnp.isnan(ratios), ratios, jnp.inf), initial=0)
+        return _unstacked(moved, new), largest, all_finite(new)
 
-    def _repeated(self, start: Vector) -> Vector:
-        return [jnp.broadcast_to(leaf, (self.loop.steps, *leaf.shape)) for leaf in start]
+    def _zeros(self, start: Vector) -> Vector:
+        """Zeros as the leaves at every step."""
+        return [jnp.zeros_like(jnp.broadcast_to(leaf, (self.loop.steps, *leaf.shape))) for leaf in start]
 
     def _at_all_steps(self, function: Callable[..., Any], before: Vector, read_values: Sequence[Any]) -> Any:
         """A function of the leaves before each step and of the values that it reads, such as the leaves after it."""
@@ -176,16 +172,13 @@ class Solver:
         return jax.vmap(at_step, in_axes=(0, *self.loop.axes))(before, *read_values)
 
 
-def _strength(damping: float, tolerance: float, residual: Vector, sizes: Vector) -> Any:
+def _strength(damping: float, tolerance: float, residual: Any, sizes: Any) -> Any:
     """The strength of the trust region at each element: proportional to the largest residual, and 0 near the solution.
 
     There the iterations are those of Newton's method, and their corrections tell whether they have converged.
     """
-    largest = [
-        jnp.max(jnp.abs(error), axis=0, initial=0) / (jnp.max(size, axis=0, initial=0) + jnp.finfo(size.dtype).tiny)
-        for error, size in zip(residual, sizes, strict=True)
-    ]
-    part = jnp.minimum(reduce(jnp.maximum, largest), 1)
+    error, size = (jnp.max(leaf, axis=0, initial=0) for leaf in (jnp.abs(residual), sizes))
+    part = jnp.minimum(jnp.max(error / (size + jnp.finfo(size.dtype).tiny), axis=0), 1)
     return jnp.where(part > tolerance**0.5, damping * part, 0)
 
 
@@ -198,5 +191,15 @@ def _tolerance(newton: Newton, leaves: Vector, *, dense: bool) -> float:
 
 
 def _wide(leaf: Any) -> Any:
-    """The dtype that corrections are computed in."""
-    return at_least_float32(leaf.dtype)
+    """An array in the dtype that corrections are computed in."""
+    return leaf.astype(at_least_float32(leaf.dtype))
+
+
+def _stacked(leaves: Vector, axis: int = 0) -> Any:
+    """Leaves as one array, in that dtype."""
+    return _wide(jnp.stack(leaves, axis))
+
+
+def _unstacked(states: Any, like: Vector) -> Vector:
+    """Leaves at every step, `(steps, ...)`, in the dtypes of others, from one array."""
+    return [states[:, row].astype(leaf.dtype) for row, leaf in enumerate(like)]
