@@ -12,7 +12,7 @@ from rnnscan.engine.analysis.matrix_states import MatrixState, find_state
 from rnnscan.engine.analysis.split import Loop, Split, split
 from rnnscan.engine.costs.heuristics import Heuristics
 from rnnscan.ir.dataflow import determined
-from rnnscan.ir.program import Value, outputs_of
+from rnnscan.ir.program import outputs_of
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,12 @@ def find_matrix_states(step: FlatStep, heuristics: Heuristics) -> MatrixSearch:
     least = heuristics.least_state
     if least is None:
         return MatrixSearch()
-    linear = _candidates(step, least)
-    matrices = [index for index in linear if _count_large(step.carry[index], least) >= 2]
-    if not matrices:
+    large = [sum(isinstance(size, int) and size >= least for size in leaf.shape) for leaf in step.carry]
+    if max(large, default=0) < 2:
         return MatrixSearch()
+    cycles = cycles_of(step.program.equations, step.carry, step.new_carry)
+    linear = [members[0] for members, cycle in cycles if large[members[0]] and cycle.is_linear()]
+    matrices = [index for index in linear if large[index] >= 2]
     fixed = determined(step.program.equations, step.constants)
     states, reasons = _find_states(matrices, partial(find_state, step, fixed=fixed, least=least))
     if not states:
@@ -61,28 +63,11 @@ def find_matrix_states(step: FlatStep, heuristics: Heuristics) -> MatrixSearch:
     groups = tuple(grouped(states.values(), vectors.values(), step))
     program = replace(step.program, stacked=step.y)
     search = MatrixSearch(groups, split(with_groups(program, groups), heuristics, scans=True))
-    try:
-        _check_scans(step, search.scans)
-    except NoFormError as error:
-        return MatrixSearch(reasons={**reasons, **dict.fromkeys(states, str(error))})
+    reason = _why_not_scans(step, search.scans)
+    if reason is not None:
+        return MatrixSearch(reasons={**reasons, **dict.fromkeys(states, reason)})
     joined = {state.index for group in groups for state in group.states}
     return replace(search, reasons={index: reason for index, reason in reasons.items() if index not in joined})
-
-
-def _candidates(step: FlatStep, least: int) -> list[int]:
-    """The positions of carry leaves that may be matrix states: linear recurrences with enough keys.
-
-    There are none if no leaf has two axes of at least `least`.
-    """
-    large = [_count_large(leaf, least) for leaf in step.carry]
-    if not any(count >= 2 for count in large):
-        return []
-    cycles = cycles_of(step.program.equations, step.carry, step.new_carry)
-    return [members[0] for members, cycle in cycles if large[members[0]] and cycle.is_linear()]
-
-
-def _count_large(leaf: Value, least: int) -> int:
-    return sum(isinstance(size, int) and size >= least for size in leaf.shape)
 
 
 def _find_states(
@@ -98,10 +83,11 @@ def _find_states(
     return states, reasons
 
 
-def _check_scans(step: FlatStep, loops: Sequence[Loop]) -> None:
-    """Check that the other loops can run as scans."""
+def _why_not_scans(step: FlatStep, loops: Sequence[Loop]) -> str | None:
+    """Why the other loops cannot run as scans; None if they can."""
     for loop in loops:
         if not loop.carry:
-            raise NoFormError(f"the step has a {loop.body[0].name}, which runs step by step")
+            return f"the step has a {loop.body[0].name}, which runs step by step"
         if not {*step.kept[: len(step.kept_labels)]}.isdisjoint(outputs_of(loop.body)):
-            raise NoFormError("a kept name is in another loop of the step")
+            return "a kept name is in another loop of the step"
+    return None
