@@ -14,11 +14,7 @@ def platform_of(tree: Any) -> str | None:
     Returns:
         The platform of the devices that an array is committed to, or of its mesh; None if no array has either.
     """
-    for leaf in jax.tree.leaves(tree):
-        found = _of_committed(leaf) or (_of_mesh(_mesh(leaf)) if isinstance(leaf, jax.Array) else None)
-        if found:
-            return found
-    return None
+    return next(filter(None, map(_of_array, jax.tree.leaves(tree))), None)
 
 
 def default_platform() -> str:
@@ -29,14 +25,12 @@ def default_platform() -> str:
     return _of_mesh(jax.sharding.get_abstract_mesh()) or chosen or jax.default_backend()
 
 
-def _of_committed(leaf: Any) -> str | None:
-    if isinstance(leaf, jax.core.Tracer) or not isinstance(leaf, jax.Array) or not getattr(leaf, "committed", False):
+def _of_array(leaf: Any) -> str | None:
+    if not isinstance(leaf, jax.Array):
         return None
-    return next(iter(leaf.devices())).platform
-
-
-def _mesh(leaf: Any) -> Any:
-    return getattr(getattr(jax.typeof(leaf), "sharding", None), "mesh", None)
+    if not isinstance(leaf, jax.core.Tracer) and getattr(leaf, "committed", False):
+        return next(iter(leaf.devices())).platform
+    return _of_mesh(getattr(getattr(jax.typeof(leaf), "sharding", None), "mesh", None))
 
 
 def _of_mesh(mesh: Any) -> str | None:

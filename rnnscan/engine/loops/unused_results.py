@@ -5,6 +5,7 @@ as it is, and all of the state of a `while`. XLA does not remove a stack that is
 """
 
 from collections.abc import Sequence
+from itertools import compress
 from typing import Any
 
 import jax
@@ -16,15 +17,8 @@ from rnnscan.engine.analysis.leaves import split_list
 
 
 def without_dead_code(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
-    """A jaxpr with all of its results and operands, and no dead code."""
-    jaxpr = closed.jaxpr
-    live, used = _eliminated(jaxpr)
-    return core.ClosedJaxpr(live, [const for const, is_used in zip(closed.consts, used, strict=True) if is_used])
-
-
-def _eliminated(jaxpr: Any) -> tuple[Any, list[bool]]:
-    """A jaxpr without dead code, also in its loops, and which of its constants it has left."""
-    live, _, _ = partial_eval.dce_jaxpr_consts(jaxpr, [True] * len(jaxpr.outvars), True)
+    """A jaxpr with all of its results and operands, and no dead code, nor in its loops."""
+    live, _, _ = partial_eval.dce_jaxpr_consts(closed.jaxpr, [True] * len(closed.out_avals), True)
     atoms = [*live.outvars, *(atom for equation in live.eqns for atom in equation.invars)]
     read = {atom for atom in atoms if isinstance(atom, core.Var)}  # A literal has no hash.
     shorter = [
@@ -34,7 +28,8 @@ def _eliminated(jaxpr: Any) -> tuple[Any, list[bool]]:
         for equation in live.eqns
     ]
     kept = [*[False] * len(live.constvars), *[True] * len(live.invars)]
-    return partial_eval.dce_jaxpr_consts(live.replace(eqns=shorter), [True] * len(live.outvars), kept)[:2]
+    jaxpr, used, _ = partial_eval.dce_jaxpr_consts(live.replace(eqns=shorter), [True] * len(live.outvars), kept)
+    return core.ClosedJaxpr(jaxpr, [*compress(closed.consts, used)])
 
 
 def _with_live_state(equation: Any, used: Sequence[bool]) -> Any:

@@ -36,13 +36,9 @@ def _by_roots(equation: Equation, maker: dict[Atom, Equation]) -> Sequence[Equat
     if equation.name != "pow" or equation.inputs[0].dtype not in _DTYPES:
         return [equation]
     exponent = _number(equation.inputs[1], maker)
-    if exponent is None or not _has_roots(exponent):
+    if exponent is None or exponent % 1 != 0.5 or abs(exponent) > _LARGEST + 0.5:
         return [equation]
     return in_place_of(equation, partial(_power, exponent), equation.inputs[:1])
-
-
-def _has_roots(exponent: float) -> bool:
-    return exponent % 1 == 0.5 and abs(exponent) <= _LARGEST + 0.5
 
 
 def _power(exponent: float, x: Any) -> Any:

@@ -1,6 +1,6 @@
 """Merge a sum of products into one product."""
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 
 from rnnscan.engine.costs.heuristics import Heuristics
@@ -47,7 +47,10 @@ def merge_products(program: Program, heuristics: Heuristics) -> Program:
     def rewrite(terms: list[Atom]) -> tuple[Sequence[Equation], Sequence[Atom]]:
         equations: list[Equation] = []
         left = dict.fromkeys(terms)
-        for group in _grouped(terms, kind):
+        groups: dict[Hashable, list[Atom]] = {}
+        for term in terms:
+            groups.setdefault(kind(term), []).append(term)
+        for group in (group for key, group in groups.items() if key is not None and len(group) > 1):
             equations += merged([sums.maker[term] for term in group])
             left = dict.fromkeys([*equations[-1].outputs, *(term for term in left if term not in group)])
         return equations, [*left]
@@ -67,11 +70,3 @@ def _largest_feeding(equations: Iterable[Equation]) -> dict[Atom, list[Equation]
 
 def _largest_result(equation: Equation) -> int:
     return max((output.nbytes for output in equation.outputs), default=0)
-
-
-def _grouped(terms: Iterable[Atom], kind: Callable[[Atom], Hashable]) -> list[list[Atom]]:
-    """Groups of several terms of one kind."""
-    groups: dict[Hashable, list[Atom]] = {}
-    for term in terms:
-        groups.setdefault(kind(term), []).append(term)
-    return [group for key, group in groups.items() if key is not None and len(group) > 1]

@@ -20,23 +20,17 @@ def outer_products(program: Program) -> Program:
     an operand that is the same at every step stays, because its gradient is one product over all steps.
     """
     fixed = determined(program.equations, program.invariant)
-    equations = chain.from_iterable(
-        _multiplication(equation) if _is_outer(equation, fixed) else [equation] for equation in program.equations
-    )
+    equations = chain.from_iterable(_multiplication(equation, fixed) for equation in program.equations)
     return replace(program, equations=tuple(equations))
 
 
-def _is_outer(equation: Equation, fixed: set[Value]) -> bool:
+def _multiplication(equation: Equation, fixed: set[Value]) -> Sequence[Equation]:
     contraction = contraction_of(equation)
     if contraction is None or equation.params["out_sharding"] is not None:
-        return False
+        return [equation]
     varies = all(isinstance(operand, Value) and operand not in fixed for operand in equation.inputs)
-    return varies and all(equation.inputs[0].shape[axis] == 1 for axis in contraction.contracted[0])
-
-
-def _multiplication(equation: Equation) -> Sequence[Equation]:
-    contraction = contraction_of(equation)
-    assert contraction is not None
+    if not varies or any(equation.inputs[0].shape[axis] != 1 for axis in contraction.contracted[0]):
+        return [equation]
     (result,) = equation.outputs
     wide = max((atom.dtype for atom in (result, *equation.inputs)), key=lambda dtype: dtype.itemsize)
 

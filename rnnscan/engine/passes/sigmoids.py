@@ -1,5 +1,6 @@
 """The derivative of a softplus, as a sigmoid."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -21,59 +22,55 @@ def sigmoids(program: Program) -> Program:
     derivative alone then needs no softplus: Langevin dynamics, which follow the derivative of `log_sigmoid`, take an
     exp and a log1p less for each example, twice.
     """
-    finder = _Softpluses(program.maker)
-    equations = [finder.rewritten(equation) for equation in program.equations]
+    maker = program.maker
+    equations = [_without_softplus(equation, maker) for equation in program.equations]
     return replace(program, equations=tuple(needed(equations, program.outputs)))
 
 
-class _Softpluses:
-    def __init__(self, maker: dict[Atom, Equation]) -> None:
-        self._maker = maker
+def _without_softplus(equation: Equation, maker: Mapping[Atom, Equation]) -> Equation:
+    """An equation without the softplus that it reads, or the equation itself."""
+    if equation.name == "exp":
+        x = _of_sigmoid(equation, maker)
+        return equation if x is None else in_place_of(equation, lax.logistic, [x])[0]
+    if _asks_for_infinity(equation):
+        # A softplus is infinite where its operand is.
+        x = _of_softplus(equation.inputs[0], maker)
+        return equation if x is None else replace(equation, inputs=(x, equation.inputs[1]))
+    return equation
 
-    def rewritten(self, equation: Equation) -> Equation:
-        """An equation without the softplus that it reads, or the equation itself."""
-        if equation.name == "exp":
-            x = self._of_sigmoid(equation)
-            if x is None:
-                return equation
-            (logistic,) = in_place_of(equation, lax.logistic, [x])
-            return logistic
-        if self._asks_for_infinity(equation):
-            # A softplus is infinite where its operand is.
-            x = self._operand(equation.inputs[0])
-            return equation if x is None else replace(equation, inputs=(x, equation.inputs[1]))
-        return equation
 
-    def _of_sigmoid(self, equation: Equation) -> Atom | None:
-        """The x of `exp(x - softplus(x))`."""
-        difference = self._maker.get(equation.inputs[0])
-        if difference is None or difference.name != "sub":
-            return None
-        first, second = map(self._where_finite, difference.inputs)
-        x = None if second is None else self._operand(second)
-        return x if x is not None and x is first and x.shape == equation.outputs[0].shape else None
+def _of_sigmoid(equation: Equation, maker: Mapping[Atom, Equation]) -> Atom | None:
+    """The x of `exp(x - softplus(x))`."""
+    difference = maker.get(equation.inputs[0])
+    if difference is None or difference.name != "sub":
+        return None
+    first, second = (_where_finite(atom, maker) for atom in difference.inputs)
+    x = None if second is None else _of_softplus(second, maker)
+    return x if x is not None and x is first and x.shape == equation.outputs[0].shape else None
 
-    def _operand(self, atom: Atom) -> Atom | None:
-        """The x of `softplus(x)`."""
-        call = self._maker.get(atom)
-        if call is None or call.name != "custom_jvp_call" or len(call.inputs) != 2:
-            return None
-        made_by = [eqn.primitive.name for eqn in call.params["call_jaxpr"].eqns]
-        return call.inputs[0] if made_by == _LOG_ADD_EXP and is_zero(call.inputs[1], self._maker) else None
 
-    def _where_finite(self, atom: Atom) -> Atom | None:
-        """The x of `where(x == inf, 0, x)`."""
-        select = self._maker.get(atom)
-        if select is None or select.name != "select_n" or len(select.inputs) != 3:
-            return None
-        predicate, x, zeros = select.inputs
-        asks = self._maker.get(predicate)
-        is_of_x = asks is not None and self._asks_for_infinity(asks) and asks.inputs[0] is x
-        return x if is_of_x and is_zero(zeros, self._maker) else None
+def _of_softplus(atom: Atom, maker: Mapping[Atom, Equation]) -> Atom | None:
+    """The x of `softplus(x)`."""
+    call = maker.get(atom)
+    if call is None or call.name != "custom_jvp_call" or len(call.inputs) != 2:
+        return None
+    made_by = [eqn.primitive.name for eqn in call.params["call_jaxpr"].eqns]
+    return call.inputs[0] if made_by == _LOG_ADD_EXP and is_zero(call.inputs[1], maker) else None
 
-    @staticmethod
-    def _asks_for_infinity(equation: Equation) -> bool:
-        if equation.name != "eq":
-            return False
-        number = concrete(equation.inputs[1])
-        return number is not None and bool(np.all(np.asarray(number) == np.inf))
+
+def _where_finite(atom: Atom, maker: Mapping[Atom, Equation]) -> Atom | None:
+    """The x of `where(x == inf, 0, x)`."""
+    select = maker.get(atom)
+    if select is None or select.name != "select_n" or len(select.inputs) != 3:
+        return None
+    predicate, x, zeros = select.inputs
+    asks = maker.get(predicate)
+    is_of_x = asks is not None and _asks_for_infinity(asks) and asks.inputs[0] is x
+    return x if is_of_x and is_zero(zeros, maker) else None
+
+
+def _asks_for_infinity(equation: Equation) -> bool:
+    if equation.name != "eq":
+        return False
+    number = concrete(equation.inputs[1])
+    return number is not None and bool(np.all(np.asarray(number) == np.inf))
