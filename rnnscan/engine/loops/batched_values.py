@@ -144,8 +144,7 @@ class Chunk:
         self._labels = labels or {}
         self._invariant = invariant
         self._equations = equations
-        self._maker = {output: equation for equation in equations for output in equation.outputs}
-        self._makers: dict[Atom, Equation] = {o: producer for producer in (*once, *equations) for o in producer.outputs}
+        self._maker: dict[Atom, Equation] = {o: producer for producer in (*once, *equations) for o in producer.outputs}
         self._sums: dict[Atom, Any] = {}
         self._varies = {*varying, *looped}
         for equation in equations:
@@ -198,7 +197,7 @@ class Chunk:
 
     def added_to(self, total: Any, atom: Atom) -> Any:
         """A total, and the sum of a value over the steps. Rows of a table are added in place."""
-        equation = self._maker.get(atom)  # type: ignore[arg-type]
+        equation = self._maker.get(atom)
         if equation is None or atom in self._sums or not self._scatters(atom):
             return added(total, self.sum(atom))
         if equation.name == "scatter-add":
@@ -207,13 +206,13 @@ class Chunk:
 
     def _scatters(self, atom: Atom) -> bool:
         """Whether a value is scattered into zeros, or has such a term."""
-        equation = self._maker.get(atom)  # type: ignore[arg-type]
+        equation = self._maker.get(atom)
         if equation is not None and equation.name in ("add", "add_any"):
             return any(map(self._scatters, equation.inputs))
-        return self.varies(atom) and scatters_into_zeros(equation, self._makers)
+        return self.varies(atom) and scatters_into_zeros(equation, self._maker)
 
     def _sum(self, atom: Atom) -> Any:
-        equation = self._maker.get(atom)  # type: ignore[arg-type]
+        equation = self._maker.get(atom)
         if equation is None or equation.is_wider_than_allowed:
             return _summed(self.read(atom), (0,))
         if equation.name == "reduce_sum" and not self.has_sums_for(atom):
@@ -228,7 +227,7 @@ class Chunk:
             return self._sums[atom]
         if contraction_of(equation):
             return self.contracted(equation, *map(self.read, equation.inputs))
-        if scatters_into_zeros(equation, self._makers):
+        if scatters_into_zeros(equation, self._maker):
             return self.added_to(self.read(equation.inputs[0]), atom)
         return _summed(self.read(atom), (0,))
 

@@ -27,9 +27,9 @@ _TILE = 8
 
 def sum_rows(program: Program) -> Program:
     """Compute `sum(x, axis=0)` as the first row of `[1; 0] @ x`, where it is summed over the steps too."""
-    varying = depending(program.equations, [*program.known, *program.carry])
+    varying, maker = depending(program.equations, [*program.known, *program.carry]), program.maker
     sums = {equation.outputs[0] for equation in program.equations if _sums_rows(equation)}
-    ends = (ends_of_sum(atom, program.maker, varying.__contains__, sums) for atom in program.summed)
+    ends = (ends_of_sum(atom, maker, varying.__contains__, sums) for atom in program.summed)
     chosen = sums.intersection(chain.from_iterable(ends))
     equations = (
         [equation]
