@@ -32,6 +32,9 @@ from rnnscan.ir.dataflow import depending, needed
 from rnnscan.ir.program import Atom, Constant, Equation, Value, concrete, is_zero, read, values_of
 
 
+_WIDE = (jnp.float32, jnp.float64)
+
+
 @dataclass(frozen=True, eq=False)
 class Read:
     """A contraction of the state's keys with a query.
@@ -127,7 +130,7 @@ def find_state(
         NoFormError: if it does not have the form.
     """
     leaf = step.carry[index]
-    if leaf.dtype not in (jnp.float32, jnp.float64):
+    if leaf.dtype not in _WIDE:
         raise NoFormError(f"its dtype is {leaf.dtype}, which every step rounds to")
     large = [axis for axis, size in enumerate(leaf.shape) if isinstance(size, int) and size >= least]
     rank = len(leaf.shape) + as_vectors
@@ -230,11 +233,8 @@ class _Follower:
         raise NoFormError(f"{name} is not followed")
 
     def _keeps_digits(self, equation: Equation) -> bool:
-        atoms = (*equation.inputs, *equation.outputs)
-        wide = all(atom.dtype in (jnp.float32, jnp.float64) for atom in atoms)
-        return wide or (
-            equation.inputs[0] not in self._dependent and equation.outputs[0].dtype in (jnp.float32, jnp.float64)
-        )
+        (source,), (result,) = equation.inputs, equation.outputs
+        return result.dtype in _WIDE and (source.dtype in _WIDE or source not in self._dependent)
 
     def _product(self, left: Atom, right: Atom) -> Form:
         if left in self._dependent and right in self._dependent:
@@ -313,7 +313,7 @@ class _Follower:
             inner = reduce(product, self._placed(operand, target))
             smaller = combined(lambda array: maker.evaluate(array)[0], inner, key=maker.operation)
             return [smaller] if len(inner.axes) < len(_varying(atom.shape)) else []
-        if name == "mul" and atom.dtype in (jnp.float32, jnp.float64):
+        if name == "mul" and atom.dtype in _WIDE:
             targets = (tuple(place[axis] for axis in _varying(operand.shape)) for operand in maker.inputs)
             left, right = map(self._placed, maker.inputs, targets)
             left_axes, right_axes = (
