@@ -44,15 +44,11 @@ def run_sub_scans(run: RunSubScan, call: Call, memory: Memory, carry: Any, xs: A
     Returns:
         The final carry and the stacked y.
     """
-    sub_scans, reverse = memory.sub_scans(call.length), call.reverse
-    total, done = sum(sub_scan.steps for sub_scan in sub_scans), 0
-    stacks = []
-    for sub_scan in sub_scans:
-        start = total - done - sub_scan.steps if reverse else done
-        carry, ys = run(carry, _part(xs, start, sub_scan.steps), sub_scan.steps, sub_scan.segment or ())
-        stacks.append(ys)
-        done += sub_scan.steps
-    return carry, _joined(stacks, reverse=reverse)
+    runs = [
+        (sub_scan.steps, partial(run, length=sub_scan.steps, segments=sub_scan.segment or ()))
+        for sub_scan in memory.sub_scans(call.length)
+    ]
+    return _one_by_one(runs, carry, xs, reverse=call.reverse)
 
 
 def run_nested(
@@ -82,36 +78,20 @@ def run_nested(
     """
     if not segments:
         return run(constants, carry, xs, length)
-    count, rest = divmod(length, segments[0])
-    stacks, done = [], 0
-    for size, number in ((segments[0], count), (rest, 1 if rest else 0)):
-        if number:
-            steps = size * number
-            part = _part(xs, length - done - steps if scan.reverse else done, steps)
-            run_segment = partial(run_nested, run, scan, length=size, segments=segments[1:])
-            carry, ys = _scan_of_segments(run_segment, scan, constants, carry, part, number, size)
-            stacks.append(ys)
-            done += steps
-    return carry, _joined(stacks, reverse=scan.reverse)
-
-
-def _scan_of_segments(
-    run: Callable[..., tuple[list[Any], list[Any]]],
-    scan: Scan,
-    constants: list[Any],
-    carry: list[Any],
-    xs: list[Any],
-    count: int,
-    size: int,
-) -> tuple[list[Any], list[Any]]:
-    """A scan whose steps are segments. A scan with a condition counts them in the first leaf of its carry."""
+    size = min(segments[0], length)
+    count, rest = divmod(length, size)
+    if rest:
+        in_segments = partial(run_nested, run, scan, constants, segments=segments)
+        runs = [(steps, partial(in_segments, length=steps)) for steps in (length - rest, rest)]
+        return _one_by_one(runs, carry, xs, reverse=scan.reverse)
     stacks = [lax.reshape(leaf, (count, size, *leaf.shape[1:])) for leaf in xs]
+    # A scan with a condition counts the segments in the first leaf of its carry.
     counted = [] if scan.condition is None else [lax.full_like(carry[0], 0)]
     operands = [*constants, *counted, *carry]
 
     def run_segment(*leaves: Any) -> list[Any]:
         own_constants, done, own_carry, own_xs = split_list(leaves, [len(constants), len(counted), len(carry)])
-        final, ys = run(constants=own_constants, carry=own_carry, xs=own_xs)
+        final, ys = run_nested(run, scan, own_constants, own_carry, own_xs, size, segments[1:])
         return [*(number + 1 for number in done), *final, *ys]
 
     types = [*map(jax.typeof, operands), *(core.mapped_aval(count, 0, jax.typeof(leaf)) for leaf in stacks)]
@@ -169,15 +149,28 @@ def run_segments(
     return carry, ys
 
 
-def _part(xs: Any, start: int, steps: int) -> Any:
-    """Some steps of inputs; the inputs themselves if these are all: the derivative of a slice copies."""
-    return jax.tree.map(
-        lambda leaf: leaf if leaf.shape[0] == steps else lax.slice_in_dim(leaf, start, start + steps), xs
-    )
+def _one_by_one(
+    runs: Sequence[tuple[int, Callable[[Any, Any], tuple[Any, Any]]]], carry: Any, xs: Any, *, reverse: bool
+) -> tuple[Any, Any]:
+    """Run parts of a sequence, one after the other.
 
+    Args:
+        runs: the steps of each part, and `(carry, xs) -> (carry, ys)`, in running order.
+        carry: the initial carry.
+        xs: a pytree of leaves `(T, ...)`, or None.
+        reverse: from the last part to the first.
 
-def _joined(stacks: Sequence[Any], *, reverse: bool) -> Any:
-    """Concatenate stacks of y, given in running order, in the order of time."""
-    if len(stacks) == 1:
-        return stacks[0]
-    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *(reversed(stacks) if reverse else stacks))
+    Returns:
+        The final carry and the stacked y.
+    """
+    if len(runs) == 1:  # The derivative of a slice copies.
+        return runs[0][1](carry, xs)
+    left, stacks = sum(steps for steps, _ in runs), list[Any]()
+    total = left
+    for steps, run in runs:
+        first = left - steps if reverse else total - left
+        part = partial(lax.slice_in_dim, start_index=first, limit_index=first + steps)
+        carry, ys = run(carry, jax.tree.map(part, xs))
+        stacks.append(ys)
+        left -= steps
+    return carry, jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *(reversed(stacks) if reverse else stacks))
