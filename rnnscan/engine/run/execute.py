@@ -1,7 +1,5 @@
 """Run a call: check it, plan it and run the plan; outside of `jax.jit` by a cached program."""
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -53,18 +51,15 @@ def _run(cell: Any, *, params: Any, carry: Any, xs: Any, kept: bool = False, **o
 
 
 def _execute(plan: ExecutionPlan) -> tuple[Any, Any]:
-    call = plan.call
-    carry, ys = _runner(plan)(plan)
+    call, small = plan.call, plan.route.one_kernel
+    if small is not None and not small.is_plain:
+        carry, ys = lax.run_small(small, plan)
+    else:
+        run = fission.run if plan.route.engine == "fission" else lax.run
+        carry, ys = run(plan)
     if call.valid is not None and call.padding == "hold":
         ys = hold_last_valid(ys, call.valid, reverse=call.reverse)
     return carry, ys
-
-
-def _runner(plan: ExecutionPlan) -> Callable[[ExecutionPlan], tuple[Any, Any]]:
-    small = plan.route.one_kernel
-    if small is not None and not small.is_plain:
-        return partial(lax.run_small, small)
-    return fission.run if plan.route.engine == "fission" else lax.run
 
 
 def _closed_over(cell: Any, **arguments: Any) -> ClosedOver:

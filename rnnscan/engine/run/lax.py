@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from rnnscan._util.sources import named_after
-from rnnscan._util.step_wrappers import Length, Step
+from rnnscan._util.step_wrappers import Step
 from rnnscan.engine.one_kernel.small_step import SmallStep
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.run.segments import run_segments, run_sub_scans
@@ -36,17 +36,12 @@ def run(plan: ExecutionPlan) -> tuple[Any, Any]:
     known = None if jax.tree.leaves(call.xs) else call.length
     scan = partial(lax.scan, reverse=call.reverse, unroll=call.unroll)
     whole: Step = named_after(emitting_names, call.cell)
-    if memory is None:
+    if memory is not None:
+        # XLA merges nothing across the border of a loop, so no barriers are needed.
+        whole = jax.checkpoint(whole, policy=checkpoint_policy(memory, call.names), prevent_cse=False)
+    if memory is None or memory.segment is None:  # Then the length may be a symbolic dimension.
         return scan(whole, call.carry, call.xs, length=known)
-    # XLA merges nothing across the border of a loop, so no barriers are needed.
-    checkpoint = partial(jax.checkpoint, policy=checkpoint_policy(memory, call.names), prevent_cse=False)
-    if memory.segment is None:  # Then the length may be a symbolic dimension.
-        return scan(checkpoint(whole), call.carry, call.xs, length=known)
-
-    def run_segment(carry: Any, xs: Any, length: Length) -> tuple[Any, Any]:
-        return scan(checkpoint(whole), carry, xs, length=length)
-
-    in_segments = partial(run_segments, run_segment, reverse=call.reverse)
+    in_segments = partial(run_segments, partial(scan, whole), reverse=call.reverse)
     return run_sub_scans(in_segments, call, memory, call.carry, call.xs)
 
 
@@ -58,12 +53,8 @@ def run_small(small: SmallStep, plan: ExecutionPlan) -> tuple[Any, Any]:
     """
     call, memory, constants = plan.call, plan.memory, plan.constants
     assert memory is not None
-    step = named_after(partial(small.step.run, constants), call.cell)
-    checkpointed = _checkpointed(step, small)
-
-    def run_steps(carry: Any, xs: Any, length: Length) -> tuple[Any, Any]:
-        return lax.scan(checkpointed, carry, xs, length=length, reverse=call.reverse, unroll=call.unroll)
-
+    step = _checkpointed(named_after(partial(small.step.run, constants), call.cell), small)
+    run_steps = partial(lax.scan, step, reverse=call.reverse, unroll=call.unroll)
     leaves, xs, changing = jax.tree.leaves(call.carry), jax.tree.leaves(call.xs), small.step.changing
     in_segments = partial(run_segments, run_steps, reverse=call.reverse)
     return call.results(changing, *run_sub_scans(in_segments, call, memory, [leaves[i] for i in changing], xs))
