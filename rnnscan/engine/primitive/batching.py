@@ -67,18 +67,10 @@ def on_rows(
     return Rows(jax.make_jaxpr(vmap(run, axes=in_axes, out_axes=out_axes))(*types), flags, results)
 
 
-def _condition_on_rows(
-    condition: core.ClosedJaxpr, axis: Any, is_mapped: Sequence[bool]
-) -> tuple[core.ClosedJaxpr, bool]:
-    """A condition under `jax.vmap`, and whether each row has its own. It has, where those of another axis have."""
-    run, in_axes = core.jaxpr_as_fun(condition), tuple(0 if has_rows else None for has_rows in is_mapped)
-    types = [
-        _with_rows(aval, axis) if has_rows else aval
-        for aval, has_rows in zip(condition.in_avals, is_mapped, strict=True)
-    ]
-    own = any(mapped_results(partial(over_axis, axis, axes=in_axes), run, types))
-    own |= any(is_mapped) and bool(condition.out_avals[0].shape)
-    return jax.make_jaxpr(over_axis(axis, run, in_axes, 0 if own else None))(*types), own
+def _condition_on_rows(condition: core.ClosedJaxpr, axis: Any, is_mapped: Sequence[bool]) -> Rows:
+    """A condition under `jax.vmap`. Each row has its own, where those of another axis have."""
+    own = any(is_mapped) and bool(condition.out_avals[0].shape)
+    return on_rows(condition, axis, is_mapped, [], all_results=own)
 
 
 def _scan_on_rows(
@@ -90,12 +82,12 @@ def _scan_on_rows(
     if scan.condition is None:
         return rows, None
     read = scan.constants + scan.carry
-    condition, own = _condition_on_rows(scan.condition, axis, rows.operands[:read])
-    if own:
+    condition = _condition_on_rows(scan.condition, axis, rows.operands[:read])
+    if condition.results[0]:
         flags = [*rows.operands[: scan.constants], *[True] * (len(rows.operands) - scan.constants)]
         rows = on_rows(step, axis, flags, feedback, all_results=True)
-        condition, _ = _condition_on_rows(scan.condition, axis, rows.operands[:read])
-    return rows, condition
+        condition = _condition_on_rows(scan.condition, axis, rows.operands[:read])
+    return rows, condition.step
 
 
 def _with_rows(aval: Any, axis: Any) -> Any:

@@ -191,13 +191,13 @@ def reading(jaxpr: core.ClosedJaxpr, types: Sequence[Any], operands: Sequence[in
 
 def counted(step: core.ClosedJaxpr, scan: Scan) -> tuple[core.ClosedJaxpr, Scan]:
     """The scan that runs until its count reaches a number, which is its first constant."""
-    run, types = core.jaxpr_as_fun(step), step.in_avals
-    count = types[scan.constants]
+    types = [step.in_avals[scan.constants], *step.in_avals]
+    constants = scan.constants + 1
     condition = jax.make_jaxpr(lambda until, *leaves: [leaves[scan.constants] < until])(
-        count, *types[: scan.constants + scan.carry]
+        *types[: constants + scan.carry]
     )
-    closed = jax.make_jaxpr(lambda _, *leaves: run(*leaves))(count, *types)
-    return closed, replace(scan, constants=scan.constants + 1, condition=condition)
+    closed = reading(step, types, range(1, len(types)))
+    return closed, replace(scan, constants=constants, condition=condition)
 
 
 def result_types(step: core.ClosedJaxpr, scan: Scan) -> list[Any]:

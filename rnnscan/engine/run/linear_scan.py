@@ -13,12 +13,11 @@ from itertools import zip_longest
 from typing import Any
 
 import jax
-from jax.custom_derivatives import SymbolicZero
 from jax.extend import core
 from jax.interpreters import ad, batching, partial_eval
 
 from rnnscan.engine.analysis.leaves import Keys, as_arrays, as_key_data, places, replace_at, split_list, with_keys
-from rnnscan.engine.loops.rules import have_tangents, jvp_rule, vmap_rule
+from rnnscan.engine.loops.rules import have_tangents, jvp_rule, vmap_rule, zero
 from rnnscan.engine.plan.bound import scan_plan
 from rnnscan.engine.plan.residuals import ResidualPlan
 from rnnscan.engine.primitive.joint import jointly
@@ -81,7 +80,7 @@ def tangents_of_scan(
     """
     wanted = have_tangents(tangents)
     moving = places(scan_plan(step, scan).step.moving(wanted))
-    zeros = [SymbolicZero(jax.typeof(leaf).to_tangent_aval()) for leaf in results]
+    zeros = [*map(zero, results)]
     if not moving:
         return zeros
     operands, keys = as_key_data(jax.tree.leaves(saved.stored(_residuals(step, scan))))

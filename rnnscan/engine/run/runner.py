@@ -305,6 +305,4 @@ def written(value: Any) -> Any:
         return _barrier(value)
 
 
-@jax.jit
-def _barrier(value: Any) -> Any:
-    return lax.optimization_barrier(value)
+_barrier = jax.jit(lax.optimization_barrier)

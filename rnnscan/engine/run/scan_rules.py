@@ -19,7 +19,6 @@ from rnnscan.engine.loops.rules import (
     are_unknown,
     for_rule,
     have_tangents,
-    is_zero,
     jvp_rule,
     symbolic,
     transpose_rule,
@@ -245,7 +244,7 @@ def _in_parts(
     every = replace_at([*map(zero, primals)], places(tangents.operands), dots)
     results, result_dots = _reverse(primals, every, step, scan, is_whole=is_whole)
     moving = [result_dots[index] for index in places(tangents.results)]
-    return [*results, *(ad.instantiate_zeros(ad.Zero(leaf.aval)) if is_zero(leaf) else leaf for leaf in moving)]
+    return [*results, *map(ad.instantiate_zeros, for_rule(moving))]
 
 
 def _evaluate_by_policy(saves: Callable[..., Any], unknown: Any, instantiated: Any, equation: Any) -> Any:
