@@ -21,7 +21,7 @@ from rnnscan._util.dtypes import at_least_float32
 from rnnscan._util.messages import is_key
 from rnnscan._util.step_wrappers import type_of_step
 from rnnscan._util.zeros import zeros_of_type, zeros_of_value
-from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at, split_list
+from rnnscan.engine.analysis.leaves import as_arrays, places, split_list
 from rnnscan.engine.analysis.probe import no_axis_is_mapped
 from rnnscan.engine.cache.by_jaxpr import cached_by_jaxpr
 from rnnscan.engine.costs.heuristics import Heuristics, for_platform, of_scan
@@ -32,7 +32,7 @@ from rnnscan.engine.primitive.dead_code import live_part
 from rnnscan.engine.primitive.scan import Scan, ScanPrimitive, lowered_for_each_platform, stacked
 from rnnscan.engine.run.backward import run_backward
 from rnnscan.engine.run.backward_scans import run_backward_scans
-from rnnscan.engine.run.saved import Saved
+from rnnscan.engine.run.saved import Reads, Saved
 from rnnscan.engine.run.step_vjp import Cotangents, Vjp, step_vjp
 from rnnscan.engine.units.mesh import sharding_units
 
@@ -65,28 +65,9 @@ class CotangentScan(Vjp):
         return [*(leaf for leaf, is_read in pairs if is_read), *ct_carry, *ct_ys]
 
     @property
-    def sources(self) -> list[tuple[list[int], int | None]]:
-        """Of each leaf of `Saved` the operands of a step that are read from it, and its steps; None: it is no stack.
-
-        The number of steps that run, which comes last, is no operand of a step.
-        """
-        residuals, steps = self.residuals, self.scan.length
-        operands = self.operands(range(len(self.step.in_avals)))
-        constants, carry, xs, kept, new = ([[place] for place in group] for group in operands[:5])
-        restored = dict(zip(residuals.restored, new, strict=True))
-        every = [[*place, *restored.get(leaf, [])] for leaf, place in enumerate(carry)]
-        repeating = {
-            y: [leaf for leaf, other in residuals.repeats.items() if other == y] for y in residuals.repeated_ys
-        }
-        return [
-            *((places_of, None) for places_of in (*constants, *carry)),
-            *((every[leaf], steps) for leaf in residuals.every_step),
-            *((restored[leaf], None) for leaf in residuals.final),
-            *(([place for leaf in leaves for place in every[leaf]], steps) for leaves in repeating.values()),
-            *((carry[leaf], steps // residuals.chunk) for leaf in residuals.chunk_starts),
-            *((places_of, steps) for places_of in (*xs, *kept)),
-            *[([], None)] * self.scan.is_counted,
-        ]
+    def reads(self) -> Saved:
+        """What a step reads from each saved array."""
+        return Saved.reads(self.residuals, self.scan, len(self.operands(self.step.in_avals).x))
 
     def reading(self, step: core.ClosedJaxpr) -> "CotangentScan":
         """The same with another step. What it does not read is no operand.
@@ -95,23 +76,26 @@ class CotangentScan(Vjp):
         """
         used = live_part(step, [True] * len(step.out_avals), [False] * len(step.in_avals))[1]
         always, whole = self.scan.constants + self.scan.carry, replace(self, step=step)
+        needed = [is_used or is_key(aval) for is_used, aval in zip(used, step.in_avals, strict=True)]
         read = tuple(
-            number < always or not places_of or any(used[place] or is_key(step.in_avals[place]) for place in places_of)
-            for number, (places_of, _) in enumerate(whole.sources)
+            number < always or not reads.operands or any(needed[place] for place in reads.operands)
+            for number, reads in enumerate(jax.tree.leaves(whole.reads))
         )
         return replace(whole, read=read)
 
     def arrays(self, operands: Sequence[Any]) -> tuple[Saved, list[Any], list[Any]]:
         """The saved values, and the cotangents of the carry and of ys. Zeros stand for what nothing reads."""
         given, ct_carry, ct_ys = split_list(operands, [sum(self.read), len(self.cotangents.moving)])
-        types = self.step.in_avals
-        unread = [
-            None if is_read else _zeros(types[places_of[0]], steps)
-            for is_read, (places_of, steps) in zip(self.read, self.sources, strict=True)
+        every, structure = jax.tree.flatten(self.reads)
+        stored = iter(given)
+        leaves = [
+            next(stored) if is_read else self._zeros(reads) for is_read, reads in zip(self.read, every, strict=True)
         ]
-        axes = Saved.axes(self.residuals, self.scan, len(self.operands(types).x))
-        leaves = replace_at(unread, places(self.read), given)
-        return jax.tree.unflatten(jax.tree.structure(axes), leaves), ct_carry, ct_ys
+        return jax.tree.unflatten(structure, leaves), ct_carry, ct_ys
+
+    def _zeros(self, reads: Reads) -> Any:
+        aval = self.step.in_avals[reads.operands[0]]
+        return zeros_of_value(aval) if reads.steps is None else zeros_of_type(aval, reads.steps)
 
 
 def cotangents_of_scan(
@@ -173,10 +157,6 @@ def _run(*operands: Any, platform: str | None = None, **params: Any) -> list[Any
     return [leaf for leaves in results for leaf in leaves]
 
 
-def _zeros(aval: Any, steps: int | None) -> Any:
-    return zeros_of_value(aval) if steps is None else zeros_of_type(aval, steps)
-
-
 def _types(*types: Any, **params: Any) -> tuple[list[Any], Any]:
     vjp = CotangentScan(**params)
     scan, cotangents, effects = vjp.scan, vjp.cotangents, vjp.step.effects
@@ -215,32 +195,26 @@ def _batch(
         results = vjp.bind(leaves)
         return results, [None] * len(results)
     step, scan, cotangents = vjp.step, vjp.scan, vjp.cotangents
-    every, of_step = vjp.sources, vjp.operands(range(len(step.in_avals)))
-    sources = [*(every[index] for index in places(vjp.read)), *(([place], None) for place in of_step.ct_carry)]
-    sources += [([place], scan.length) for place in of_step.ct_y]
+    of_step = vjp.operands(range(len(step.in_avals)))
+    every = [*compress(jax.tree.leaves(vjp.reads), vjp.read), *(Reads([place]) for place in of_step.ct_carry)]
+    every += [Reads([place], scan.length) for place in of_step.ct_y]
     flags = [False] * len(step.in_avals)
-    for row_axis, (places_of, _) in zip(axes, sources, strict=True):
-        for place in places_of:
+    for row_axis, reads in zip(axes, every, strict=True):
+        for place in reads.operands:
             flags[place] |= row_axis is not None
     # Results that become operands of the next step: recomputed leaves, and the cotangents of the carry.
     new = vjp.results(range(len(step.out_avals)))
     feedback = [*zip(new.recomputed, (of_step.carry[leaf] for leaf in vjp.residuals.recomputed), strict=True)]
     feedback += [*zip(new.carry, of_step.ct_carry, strict=True)]
     # Rows that have each their own number of steps have their own values at each step.
-    counts = [at for at, (places_of, _) in zip(axes, sources, strict=True) if not places_of]
-    own = any(at is not None for at in counts)
+    own = any(at is not None and not reads.operands for at, reads in zip(axes, every, strict=True))
     if own:
         flags[scan.constants :] = [True] * (len(flags) - scan.constants)
     rows = on_rows(step, axis, flags, feedback, all_results=own)
+    are_mapped = [any(rows.operands[i] for i in reads.operands) if reads.operands else own for reads in every]
     operands = [
-        moved(
-            leaf,
-            at,
-            0 if steps is None else 1,
-            axis.size,
-            is_mapped=any(rows.operands[i] for i in places_of) if places_of else own,
-        )
-        for leaf, at, (places_of, steps) in zip(leaves, axes, sources, strict=True)
+        moved(leaf, at, 0 if reads.steps is None else 1, axis.size, is_mapped=is_mapped)
+        for leaf, at, reads, is_mapped in zip(leaves, axes, every, are_mapped, strict=True)
     ]
     vjp = replace(vjp, step=rows.step)
     if own:

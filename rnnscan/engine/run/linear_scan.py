@@ -100,8 +100,8 @@ def _residuals(step: core.ClosedJaxpr, scan: Scan) -> ResidualPlan:
 
 def _saved(operands: Sequence[Any], step: core.ClosedJaxpr, scan: Scan, linear: Linear) -> Saved:
     residuals = _residuals(step, scan)
-    axes = Saved.axes(residuals, scan, len(linear.wanted) - scan.constants - scan.carry)
-    structure = jax.tree.structure(axes.stored(residuals))
+    reads = Saved.reads(residuals, scan, len(linear.wanted) - scan.constants - scan.carry)
+    structure = jax.tree.structure(reads.stored(residuals))
     saved: Saved = jax.tree.unflatten(structure, with_keys(operands[: linear.saved], linear.keys))
     return saved.restored(scan)
 

@@ -14,6 +14,19 @@ from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.primitive.scan import Scan
 
 
+@dataclass(frozen=True)
+class Reads:
+    """What is read from a saved array.
+
+    Attributes:
+        operands: the places of these operands of a step. The number of steps that run is none.
+        steps: the length of the array, if it is a stack; None: it is none.
+    """
+
+    operands: list[int]
+    steps: int | None = None
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Saved:
@@ -66,18 +79,29 @@ class Saved:
         )
 
     @staticmethod
-    def axes(residuals: ResidualPlan, scan: Scan, xs: int) -> "Saved":
-        """In place of each saved array of a scan with so many inputs, the number of its axes of steps."""
+    def reads(residuals: ResidualPlan, scan: Scan, xs: int) -> "Saved":
+        """In place of each saved array of a scan with so many inputs, a `Reads`.
+
+        The operands of the vjp of a step are the constants, the carry, x, the kept values and the new carry leaves.
+        """
+        sizes = [scan.constants, scan.carry, xs, len(residuals.kept), len(residuals.restored)]
+        constants, carry, x, kept, new = split_list([[place] for place in range(sum(sizes))], sizes)[:-1]
+        restored = dict(zip(residuals.restored, new, strict=True))
+        both = [[*before, *restored.get(leaf, [])] for leaf, before in enumerate(carry)]
+        repeated = {y: list[int]() for y in residuals.repeated_ys}
+        for leaf, y in residuals.repeats.items():
+            repeated[y] += both[leaf]
+        steps = scan.length
         return Saved(
-            constants=[0] * scan.constants,
-            initial=[0] * len(residuals.carry),
-            carries=dict.fromkeys(residuals.every_step, 1),
-            final=dict.fromkeys(residuals.final, 0),
-            repeated=dict.fromkeys(residuals.repeated_ys, 1),
-            starts=dict.fromkeys(residuals.chunk_starts, 1),
-            xs=[1] * xs,
-            kept=[1] * len(residuals.kept),
-            count=0 if scan.is_counted else None,
+            constants=[Reads(places) for places in constants],
+            initial=[Reads(places) for places in carry],
+            carries={leaf: Reads(both[leaf], steps) for leaf in residuals.every_step},
+            final={leaf: Reads(restored[leaf]) for leaf in residuals.final},
+            repeated={y: Reads(places, steps) for y, places in repeated.items()},
+            starts={leaf: Reads(carry[leaf], steps // residuals.chunk) for leaf in residuals.chunk_starts},
+            xs=[Reads(places, steps) for places in x],
+            kept=[Reads(places, steps) for places in kept],
+            count=Reads([]) if scan.is_counted else None,
         )
 
     def stored(self, residuals: ResidualPlan) -> "Saved":
