@@ -8,7 +8,6 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from jax.extend import core
 
 from rnnscan.engine.analysis.flat_step import FlatStep
-from rnnscan.engine.analysis.forward_rules import forward_rules
 from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.analysis.saving_calls import register
 from rnnscan.engine.cache.by_jaxpr import cached_by_jaxpr
@@ -37,11 +36,11 @@ def scan_plan(step: core.ClosedJaxpr, scan: Scan, platform: str | None = None) -
         platform: the platform that it is lowered for; None: that by which it is decided what is saved.
     """
     options = scan.options
-    return plan_by(step, scan, options.choices or for_platform(platform or options.platform))
+    return _plan_by(step, scan, options.choices or for_platform(platform or options.platform))
 
 
 @cached_by_jaxpr
-def plan_by(step: core.ClosedJaxpr, scan: Scan, choices: Heuristics) -> ScanPlan:
+def _plan_by(step: core.ClosedJaxpr, scan: Scan, choices: Heuristics) -> ScanPlan:
     """The plan of a scan, by some heuristics."""
     return ScanPlan(flat_step(step, scan), scan, choices)
 
@@ -119,13 +118,13 @@ def saving_scan(step: core.ClosedJaxpr, scan: Scan, *, whole: bool = False) -> S
         scan: its other parameters.
         whole: whether its first results are those of that scan, so that it can take its place.
     """
-    return _saving_scan(step, scan, scan_plan(step, scan).choices, whole)
+    return _saving_scan(step, scan, whole)
 
 
 @cached_by_jaxpr
-def _saving_scan(step: core.ClosedJaxpr, scan: Scan, choices: Heuristics, whole: bool) -> SavingScan:
-    plan = plan_by(step, scan, choices).for_derivatives
-    program = forward_rules(plan.returning(save=True))
+def _saving_scan(step: core.ClosedJaxpr, scan: Scan, whole: bool) -> SavingScan:
+    plan = scan_plan(step, scan).for_derivatives
+    program = plan.saving
     ys, saved = split_list(program.stacked, [plan.step.y_size])
     # The backward pass would keep both a stack and its copy. After the last step to run they differ.
     known = [] if whole or scan.is_counted else program.known

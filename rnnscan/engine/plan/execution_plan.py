@@ -237,7 +237,7 @@ class ExecutionPlan:
         return [
             NewtonLoop(tuple(places[index] for index in loop.carry), loop.recurrence, scan.chunk)
             for scan, places in scans
-            for loop in scan.forward(save=False).loops
+            for loop in scan.forward().loops
             if loop.recurrence is not None and loop.recurrence.newton_solves
         ]
 

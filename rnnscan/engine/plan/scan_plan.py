@@ -126,11 +126,10 @@ class ScanPlan:
     def _kept_values(self) -> Iterator[KeptValue]:
         """The rows of the step's kept values."""
         step = self.step
-        unnamed = step.kept[len(step.kept_labels) + len(step.parts) :]
         offload = self.scan.options.offload
         yield from (KeptValue("name", label, label in offload) for label in step.kept_labels)
         yield from (KeptValue("carry", leaf, is_offloaded=False) for leaf in step.parts)
-        for value in unnamed:
+        for value in step.expensive:
             equation = step.program.maker[value]
             yield KeptValue("inner scan" if saves_residuals(equation) else "unnamed", equation.name, False)
 
@@ -190,40 +189,33 @@ class ScanPlan:
     @cached_property
     def written(self) -> Split:
         """The split of the step as written, with its kept values, for reports."""
-        return self.split(self.step.program, should_batch=self.heuristics.should_batch_forward)
+        choices, solve = self.heuristics, self.scan.options.parallel
+        return split(self.step.program, choices, should_batch=choices.should_batch_forward, solve=solve)
 
     @cached_property
     def recomputed(self) -> Split:
         """The split of the step for recomputation on the backward pass: every carry is known."""
         step = self.step
         known, wanted = (*step.carry, *step.x), (*step.new_carry, *step.y)
-        return self.split(replace(step.program, known=known, carry=(), new_carry=(), stacked=wanted))
+        program = replace(step.program, known=known, carry=(), new_carry=(), stacked=wanted)
+        return split(program, self.heuristics, solve=self.scan.options.parallel)
 
-    def forward(self, *, save: bool) -> Split:
+    def forward(self, kept: Collection[int] | None = None) -> Split:
         """The split that runs.
 
         Args:
-            save: whether to return the values for the backward pass too: the kept values, then the kept carries.
+            kept: the leaves of the carry that stay in it. Others that only add up are sums. None: all stay.
         """
-        program = self.returning(save=save)
-        return Schedule.of(
-            forward_rules(program) if save else program, self.heuristics, self.scan.options.parallel
-        ).main
-
-    def summing(self, kept: Collection[int]) -> Split:
-        """`forward`, with the leaves of the carry that only add up as sums. `kept`: the leaves that stay."""
-        program = as_sums(self.returning(save=False), {self.step.carry[index] for index in kept})
+        program = replace(self.step.program, stacked=self.step.y)
+        if kept is not None:
+            program = as_sums(program, {self.step.carry[index] for index in kept})
         return Schedule.of(program, self.heuristics, self.scan.options.parallel).main
 
-    def split(self, program: Program, **options: Any) -> Split:
-        """A split of a program of this scan; `options` are those of `split`."""
-        return split(program, self.heuristics, solve=self.scan.options.parallel, **options)
-
-    def returning(self, *, save: bool) -> Program:
-        """The step's program with the outputs of `forward`, as written."""
-        step = self.step
-        saved = (*step.kept, *(step.carry[index] for index in self.residuals.every_step)) if save else ()
-        return replace(step.program, stacked=(*step.y, *saved))
+    @property
+    def saving(self) -> Program:
+        """The step's program with y, and the values for the backward pass: the kept values, then the kept carries."""
+        step, carry = self.step, (self.step.carry[index] for index in self.residuals.every_step)
+        return forward_rules(replace(step.program, stacked=(*step.y, *step.kept, *carry)))
 
     @cached_property
     def unread_carries(self) -> frozenset[int]:

@@ -24,9 +24,9 @@ from rnnscan._util.zeros import zeros_of_type, zeros_of_value
 from rnnscan.engine.analysis.leaves import as_arrays, places, split_list
 from rnnscan.engine.analysis.probe import no_axis_is_mapped
 from rnnscan.engine.cache.by_jaxpr import cached_by_jaxpr
-from rnnscan.engine.costs.heuristics import Heuristics, for_platform, of_scan
+from rnnscan.engine.costs.heuristics import for_platform, of_scan
 from rnnscan.engine.loops.rules import jvp_rule, transpose_rule
-from rnnscan.engine.plan.bound import plan_by, scan_plan
+from rnnscan.engine.plan.bound import scan_plan
 from rnnscan.engine.primitive.batching import moved, on_rows
 from rnnscan.engine.primitive.dead_code import live_part
 from rnnscan.engine.primitive.scan import Scan, ScanPrimitive, lowered_for_each_platform, stacked
@@ -116,12 +116,12 @@ def cotangents_of_scan(
         final: cotangents of the final carry; None where one is zero.
         ys: cotangents of ys; None where one is zero.
     """
-    plan = scan_plan(step, scan).for_derivatives
+    of_step = scan_plan(step, scan).for_derivatives.step
     flags = ([leaf is not None for leaf in leaves] for leaves in (final, ys))
-    cotangents = Cotangents.of(plan.step, wanted, *flags)
+    cotangents = Cotangents.of(of_step, wanted, *flags)
     which = _which_run(saved.count, scan.length) if saved.count is not None and saved.count.ndim else []
     saved = replace(saved, xs=[*saved.xs, *which])
-    vjp = _vjp(step, scan, plan.choices, cotangents, tuple(map(type_of_step, which)))
+    vjp = _vjp(step, scan, cotangents, tuple(map(type_of_step, which)))
     # Zeros come from the leaves that they are cotangents of: under `shard_map` they must vary over the same axes.
     pairs_of_carry = ((final[index], saved.initial[index]) for index in cotangents.moving)
     ct_carry = [lax.full_like(like, 0) if leaf is None else leaf for leaf, like in pairs_of_carry]
@@ -132,11 +132,9 @@ def cotangents_of_scan(
 
 
 @cached_by_jaxpr
-def _vjp(
-    step: core.ClosedJaxpr, scan: Scan, choices: Heuristics, cotangents: Cotangents, which: tuple[Any, ...]
-) -> CotangentScan:
+def _vjp(step: core.ClosedJaxpr, scan: Scan, cotangents: Cotangents, which: tuple[Any, ...]) -> CotangentScan:
     """The backward pass. `which`: the types of a step of `_which_run`, if each row has its own number of steps."""
-    plan = plan_by(step, scan, choices).for_derivatives
+    plan = scan_plan(step, scan).for_derivatives
     vjp = CotangentScan(step_vjp(plan, cotangents), scan, cotangents, plan.residuals)
     return vjp.reading(vjp.of_running_rows(which) if which else vjp.step)
 

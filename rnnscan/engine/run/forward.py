@@ -43,7 +43,7 @@ def run_while(
     program = plan.step.program
     equations, values = program.equations, dict(zip(program.invariant, constants, strict=True))
     if not any(equation.effects for equation in equations):  # A split leaves out what no result needs.
-        split = plan.forward(save=False)
+        split = plan.forward()
         program, equations, values = split.program, tuple(split.varying), invariant_values([split], constants)
     holds = core.jaxpr_as_fun(condition)
 
@@ -116,7 +116,7 @@ def _run(
         counts = [count for pair in chunk.counts for count in pair] if counting else []
         return [*to_host(stacks, offloaded or ()), *(jnp.where(jnp.arange(chunk.steps) == 0, n, 0) for n in counts)]
 
-    parts, scan, is_differentiable = plan.summing(starting), plan.scan, offloaded is not None
+    parts, scan, is_differentiable = plan.forward(starting), plan.scan, offloaded is not None
     place = {leaf: index for index, leaf in enumerate(parts.program.carry)}
     carried = [index for index, leaf in enumerate(plan.step.carry) if leaf in place]
     summed = [index for index, leaf in enumerate(plan.step.carry) if leaf not in place]

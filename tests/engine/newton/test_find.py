@@ -171,7 +171,7 @@ def test_all_kinds_are_told_apart():
     name = "three kinds"
     arguments = arguments_of(name, rows=2, steps=8)
     plan = ExecutionPlan.of(prepare(CELLS[name][0], *arguments, parallel=Newton()))
-    loops = plan.scan(8).forward(save=True).loops
+    loops = plan.scan(8).forward().loops
     kinds = {loop.carry: loop.recurrence and loop.recurrence.kind for loop in loops}
     # The counter, of integers, runs as every linear recurrence does.
     assert kinds == {(0,): "block", (1,): "elementwise", (2, 3): "block", (4,): "delay", (5,): "affine"}
