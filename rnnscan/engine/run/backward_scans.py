@@ -5,7 +5,7 @@ of the carry, and the sums over the steps.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -25,19 +25,6 @@ from rnnscan.engine.run.saved import Saved
 from rnnscan.engine.run.step_vjp import Cotangents, Vjp
 
 
-@dataclass(frozen=True)
-class BackwardScans:
-    """The two scans.
-
-    Attributes:
-        recompute: the step of the first and its parameters. Its y is the recomputed leaves before each step.
-        transpose: the same of the second. Its y is the cotangents of x.
-    """
-
-    recompute: tuple[core.ClosedJaxpr, Scan]
-    transpose: tuple[core.ClosedJaxpr, Scan]
-
-
 def run_backward_scans(vjp: Vjp, saved: Saved, ct_carry: Sequence[Any], ct_ys: Sequence[Any]) -> list[Any]:
     """The results of `run_backward`, by the two scans.
 
@@ -50,7 +37,7 @@ def run_backward_scans(vjp: Vjp, saved: Saved, ct_carry: Sequence[Any], ct_ys: S
     scan, cotangents, residuals, zeros = vjp.scan, vjp.cotangents, vjp.residuals, vjp.zeros(saved.constants)
     count = None if saved.count is None else jnp.max(saved.count)
     types = tuple(map(jax.typeof, zeros)), () if count is None else (jax.typeof(count),)
-    scans = _backward_scans(vjp.step, scan, cotangents, residuals, *types)
+    recompute, (step, back) = _backward_scans(vjp.step, scan, cotangents, residuals, *types)
     sources, *groups = saved.sources(residuals, reverse=scan.reverse)
     whole = lambda source: all_of(source, scan.length)  # noqa: E731
     before = {leaf: whole(source) for leaf, source in sources.items()}
@@ -61,10 +48,9 @@ def run_backward_scans(vjp: Vjp, saved: Saved, ct_carry: Sequence[Any], ct_ys: S
     elif residuals.recomputed:
         starts = [saved.initial[leaf] for leaf in residuals.recomputed]
         known = [before[leaf] for leaf in sorted(before)]
-        results = bind([*saved.constants, *starts, *known, *x_and_kept, *new], *scans.recompute)
+        results = bind([*saved.constants, *starts, *known, *x_and_kept, *new], *recompute)
         before |= dict(zip(residuals.recomputed, results[len(starts) :], strict=True))
     xs = [*(before[leaf] for leaf in sorted(before)), *x_and_kept, *new, *ct_ys]
-    step, back = scans.transpose
     if count is None:
         results = bind([*saved.constants, *ct_carry, *zeros, *xs], step, back)
     else:  # A scan stops after its last steps, so the first of this one are those that ran last.
@@ -92,8 +78,12 @@ def _backward_scans(
     residuals: ResidualPlan,
     zeros: tuple[Any, ...],
     count: tuple[Any, ...],
-) -> BackwardScans:
-    """The two scans. `zeros` are the types of the starts of sums, `count` that of the number of steps, if it counts."""
+) -> list[tuple[core.ClosedJaxpr, Scan]]:
+    """The steps of both scans, and their other parameters.
+
+    The y of the first is the recomputed leaves before each step, that of the second the cotangents of x. `zeros` are
+    the types of the starts of sums, `count` that of the number of steps, if it counts.
+    """
     vjp, recomputed, run = Vjp(step, scan, cotangents, residuals), residuals.recomputed, core.jaxpr_as_fun(step)
     operands = vjp.operands(step.in_avals)
     known = [*chain(operands.carry, operands.x, operands.kept, operands.restored)]
@@ -122,6 +112,4 @@ def _backward_scans(
     like = Scan(scan.constants, len(recomputed), scan.length, scan.reverse, options)
     traced = jax.make_jaxpr(transpose)(*operands.constants, *count, *operands.ct_carry, *zeros, *known, *operands.ct_y)
     back = replace(like, carry=sum(sizes[1:]), reverse=not scan.reverse and not count)
-    return BackwardScans(
-        (core.ClosedJaxpr(jaxpr, live.consts), like), counted(traced, back) if count else (traced, back)
-    )
+    return [(core.ClosedJaxpr(jaxpr, live.consts), like), counted(traced, back) if count else (traced, back)]

@@ -21,7 +21,7 @@ from rnnscan._util.dtypes import at_least_float32
 from rnnscan._util.messages import is_key
 from rnnscan._util.step_wrappers import type_of_step
 from rnnscan._util.zeros import zeros_of_type, zeros_of_value
-from rnnscan.engine.analysis.leaves import as_arrays, places, split_list
+from rnnscan.engine.analysis.leaves import as_arrays, leaves_at, places, split_list
 from rnnscan.engine.analysis.probe import no_axis_is_mapped
 from rnnscan.engine.cache.by_jaxpr import cached_by_jaxpr
 from rnnscan.engine.costs.heuristics import for_platform, of_scan
@@ -127,8 +127,7 @@ def cotangents_of_scan(
     ct_carry = [lax.full_like(like, 0) if leaf is None else leaf for leaf, like in pairs_of_carry]
     ct_ys = [ys[index] for index in cotangents.ys]
     results = vjp.bind(vjp.chosen(saved, ct_carry, ct_ys))
-    groups = split_list(results, [len(cotangents.constants), len(cotangents.carry)])
-    return cotangents.of_wanted(wanted, [scan.constants, scan.carry], *groups)
+    return leaves_at(places(wanted), cotangents.operands(scan), results)
 
 
 @cached_by_jaxpr

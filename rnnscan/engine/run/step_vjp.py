@@ -17,7 +17,7 @@ from jax.extend import core
 from rnnscan._util.dtypes import at_least_float32
 from rnnscan._util.zeros import zeros_of_value
 from rnnscan.engine.analysis.flat_step import FlatStep
-from rnnscan.engine.analysis.leaves import leaves_at, places, replace_at, split_list
+from rnnscan.engine.analysis.leaves import places, replace_at, split_list
 from rnnscan.engine.analysis.restore import reading_kept
 from rnnscan.engine.loops.indexing import item_of
 from rnnscan.engine.loops.stopping import hold
@@ -63,16 +63,10 @@ class Cotangents:
         constants, carry, x = (tuple(places(group)) for group in split_list(both, sizes))
         return Cotangents(constants, carry, tuple(places(split_list(nonzero, sizes)[1])), x, tuple(places(ys)))
 
-    def of_wanted(self, wanted: Sequence[bool], sizes: Sequence[int], *cotangents: Sequence[Any]) -> list[Any]:
-        """The cotangents of all wanted leaves, None for zeros, from those of `constants`, `carry` and `x`.
-
-        Args:
-            wanted: for each leaf of constants, carry and x whether its cotangent is wanted.
-            sizes: the number of constants, and of leaves of the carry.
-            cotangents: those of `constants`, `carry` and `x`.
-        """
-        groups = zip(split_list(wanted, sizes), (self.constants, self.carry, self.x), cotangents, strict=True)
-        return [leaf for flags, positions, leaves in groups for leaf in leaves_at(places(flags), positions, leaves)]
+    def operands(self, scan: Scan) -> list[int]:
+        """The places of the constants, carry leaves and x whose cotangents are made, among the operands of a scan."""
+        first_x = scan.constants + scan.carry
+        return [*self.constants, *(scan.constants + leaf for leaf in self.carry), *(first_x + leaf for leaf in self.x)]
 
 
 class Operands(NamedTuple):
