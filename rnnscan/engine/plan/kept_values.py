@@ -4,15 +4,16 @@ The tests compare them with the residuals of `jax.vjp` for every cell of the lib
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate, chain
+from dataclasses import replace
+from itertools import chain
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from rnnscan.engine.analysis.flat_step import FlatStep
+from rnnscan.engine.analysis.leaves import replace_at, split_list
 from rnnscan.engine.analysis.restore import reading_kept
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.matrix_search import MatrixSearch
@@ -50,7 +51,7 @@ def kept_values(plan: ExecutionPlan) -> tuple[Residual, ...] | None:
             kept = _by_segments(flat_step, constants, read, sub_scan.steps, segment)
             kept = chain(kept, _named(flat_step, read.kept, sub_scan.steps))
         elif sub_scan.segment:
-            read = _Read.everything(step) if fission else _read_in_segment(segmented)
+            read = _Read.among(step, {*step.inputs, *step.kept}) if fission else _read_in_segment(segmented)
             kept = _by_segments(segmented, constants, read, sub_scan.steps, sub_scan.segment[0])
         elif fission:  # The fields of `rnnscan.engine.run.forward.Saved`.
             scan = plan.scan(sub_scan.steps)
@@ -86,8 +87,7 @@ def _of_later_scan(kept: Iterable[Residual]) -> Iterator[Residual]:
             yield one
 
 
-@dataclass(frozen=True)
-class _Read:
+class _Read(NamedTuple):
     """Positions of the constants, carry leaves, inputs and kept values that a backward pass reads."""
 
     constants: Sequence[int]
@@ -96,11 +96,7 @@ class _Read:
     kept: Sequence[int]
 
     @staticmethod
-    def everything(step: FlatStep) -> "_Read":
-        return _Read(*(range(len(values)) for values in (step.constants, step.carry, step.x, step.kept)))
-
-    @staticmethod
-    def among(step: FlatStep, values: Collection[Value]) -> "_Read":
+    def among(step: FlatStep, values: Collection[Atom]) -> "_Read":
         groups = (step.constants, step.carry, step.x, step.kept)
         return _Read(*([index for index, value in enumerate(group) if value in values] for group in groups))
 
@@ -148,17 +144,15 @@ def _read_in_segment(step: FlatStep, states: MatrixSearch | None = None) -> _Rea
 
 def _read_by_vjp(step: FlatStep) -> set[Value]:
     """The constants, carry leaves, inputs and kept values that a step's residuals are computed from."""
-    operands = [*step.constants, *step.carry, *step.x, *step.kept]
-    ends = list(accumulate(map(len, (step.constants, step.carry, step.x, step.kept))))
+    operands, sizes = [*step.inputs, *step.kept], [len(step.constants), len(step.carry), len(step.x)]
     pairs: list[int] = []
 
     def residuals(*leaves: Any) -> list[Any]:
-        floats = [index for index in range(ends[2]) if jnp.issubdtype(leaves[index].dtype, jnp.inexact)]
+        floats = [index for index in range(sum(sizes)) if jnp.issubdtype(leaves[index].dtype, jnp.inexact)]
 
         def differentiable(*some: Any) -> tuple[list[Any], Any]:
-            values = list((dict(enumerate(leaves)) | dict(zip(floats, some, strict=True))).values())
-            constants, carry, x, kept = (values[start:end] for start, end in zip([0, *ends], ends, strict=False))
-            new_carry, y, computed_and_kept = step.differentiable(constants, carry, x, kept)
+            groups = split_list(replace_at(leaves, floats, some), sizes)
+            new_carry, y, computed_and_kept = step.differentiable(*groups)
             results = [leaf for leaf in [*new_carry, *y] if jnp.issubdtype(leaf.dtype, jnp.inexact)]
             return results, [*chain(*computed_and_kept)]
 

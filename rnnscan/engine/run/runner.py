@@ -71,21 +71,12 @@ class Runner:
         Returns:
             The carry after the last step, the sums, and the chunk, which has the stacked values.
         """
-        split = self.split
+        split, once, choices = self.split, self.split.invariant, self.split.heuristics
         looped = [value for loop in split.loops for value in loop.results]
         without_loop = {equation for loop in split.loops if loop.in_parallel for equation in loop.body}
         batched = without_loop.union(split.outside_loops)
         equations = [equation for equation in split.varying if equation in batched]
-        chunk = Chunk(
-            steps,
-            self.invariant,
-            known,
-            looped,
-            equations,
-            split.invariant,
-            heuristics=split.heuristics,
-            labels=self.labels,
-        )
+        chunk = Chunk(steps, self.invariant, known, looped, equations, once, heuristics=choices, labels=self.labels)
         part_sums: dict[Atom, Any] = {}
         new_carry, new_sums = list(carry), list(sums)
         for loop, loop_sums in zip(split.loops, self._loop_sums, strict=True):
