@@ -14,7 +14,7 @@ from rnnscan.engine.analysis.stacks import has_product
 from rnnscan.engine.analysis.sum_placement import split_with_sums
 from rnnscan.engine.costs.heuristics import Heuristics, ShouldBatch
 from rnnscan.ir.dataflow import depending, needed
-from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, outputs_of, total_bytes, values_of
+from rnnscan.ir.program import Atom, Program, Value, inputs_of, outputs_of, total_bytes, values_of
 from rnnscan.ir.traits import Kind
 from rnnscan.newton import Newton
 
@@ -110,10 +110,7 @@ def _reads_more_than_it_saves(split: Split) -> bool:
     if any(map(has_product, split.loops)):
         # A loop with a product would read kept values as well as functions of them. Without one it is fused with the
         # functions: a soft dynamic time warping takes 1.7 of the time with its functions batched.
-        stackable = depending(split.batched, outputs_of(filter(_is_product, split.batched)))
+        products = [equation for equation in split.batched if equation.kind is Kind.PRODUCT]
+        stackable = depending(split.batched, outputs_of(products))
     read = total_bytes(value for loop in split.loops for value in loop.to_body if value in stackable)
     return split.heuristics.reads_more_than_it_saves(read, split.batched, fixed)
-
-
-def _is_product(equation: Equation) -> bool:
-    return equation.kind is Kind.PRODUCT

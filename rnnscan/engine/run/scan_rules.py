@@ -158,8 +158,7 @@ def _reverse(
     arguments, saving = _cut(scan, primals[:size]), saving_scan(step, scan)
     parts = saving.parts(arguments[2], _save(saving, plan, arguments, is_whole=is_whole))
     saved, results = Saved.of(plan, scan, arguments, parts), [*parts[0], *parts[1]]
-    of_copies = zip((index for index, _ in scan.copied), tangents[size:], strict=True)
-    tangents = replace_at(tangents[:size], *zip(*of_copies, strict=True)) if scan.copied else tangents
+    tangents = replace_at(tangents[:size], [index for index, _ in scan.copied], tangents[size:])
     return results, tangents_of_scan(step, scan, saved, results, tangents)
 
 

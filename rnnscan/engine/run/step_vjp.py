@@ -207,44 +207,35 @@ def step_vjp(plan: ScanPlan, cotangents: Cotangents) -> core.ClosedJaxpr:
     of y and of the carry. Its results are the new recomputed leaves, and the cotangents of constants, carry and x.
     """
     step, residuals = plan.step, plan.residuals
-    restored = [step.new_carry[index] for index in residuals.restored]
-    ct_ys = [step.y[index] for index in cotangents.ys]
-    ct_carry = [step.carry[index] for index in cotangents.moving]
-    groups = (step.constants, step.carry, step.x, step.kept, restored, ct_ys, ct_carry)
-    types = [atom.aval for group in groups[:5] for atom in group]
-    types += [atom.aval.to_tangent_aval() for group in groups[5:] for atom in group]
-    sizes = [*map(len, groups)][:-1]
+    known = [*step.inputs, *step.kept, *(step.new_carry[index] for index in residuals.restored)]
+    given = [*(step.y[index] for index in cotangents.ys), *(step.carry[index] for index in cotangents.moving)]
+    types = [*(atom.aval for atom in known), *(atom.aval.to_tangent_aval() for atom in given)]
+    sizes = [len(step.inputs), len(step.kept), len(residuals.restored), len(cotangents.ys)]
+    # Those of all carry leaves that have a cotangent in some step.
+    differentiated = replace(cotangents, carry=cotangents.moving).operands(plan.scan)
 
     def vjp(*leaves: Any) -> list[Any]:
-        constants, carry, x, kept, known_new_carry, ct_y, ct_carry = split_list(leaves, sizes)
+        inputs, kept, known_new_carry, ct_y, ct_carry = split_list(leaves, sizes)
 
-        def differentiable(some_constants: Any, some_carry: Any, some_x: Any) -> tuple[list[Any], tuple[Any, Any]]:
-            new_carry, y, computed_and_kept = step.differentiable(
-                replace_at(constants, cotangents.constants, some_constants),
-                replace_at(carry, cotangents.moving, some_carry),
-                replace_at(x, cotangents.x, some_x),
-                kept,
-                dict(zip(residuals.restored, known_new_carry, strict=True)),
-            )
-            differentiated = [*(new_carry[i] for i in cotangents.moving), *(y[i] for i in cotangents.ys)]
-            return differentiated, ([new_carry[i] for i in residuals.recomputed], [*chain(*computed_and_kept)])
+        def differentiable(some: list[Any]) -> tuple[list[Any], tuple[Any, Any]]:
+            groups = split_list(replace_at(inputs, differentiated, some), [plan.scan.constants, plan.scan.carry])
+            restored = dict(zip(residuals.restored, known_new_carry, strict=True))
+            new_carry, y, computed_and_kept = step.differentiable(*groups, kept, restored)
+            results = [*(new_carry[i] for i in cotangents.moving), *(y[i] for i in cotangents.ys)]
+            return results, ([new_carry[i] for i in residuals.recomputed], [*chain(*computed_and_kept)])
 
-        arguments = (
-            [constants[index] for index in cotangents.constants],
-            [carry[index] for index in cotangents.moving],
-            [x[index] for index in cotangents.x],
-        )
+        arguments = [inputs[place] for place in differentiated]
         primals: list[Any] = []
 
         # `jax.vjp` would linearize each equation in a separate trace, which takes 1.5 times as long.
-        def tangents(*directions: Any) -> list[Any]:
-            _, of_results, of_trace = jax.jvp(differentiable, arguments, directions, has_aux=True)
+        def tangents(directions: list[Any]) -> list[Any]:
+            _, of_results, of_trace = jax.jvp(differentiable, [arguments], [directions], has_aux=True)
             primals.extend(of_trace)  # They depend on no direction, so the trace around this one has them.
             return of_results
 
-        ct_arguments = jax.linear_transpose(tangents, *arguments)([*ct_carry, *ct_y])
+        (ct_arguments,) = jax.linear_transpose(tangents, arguments)([*ct_carry, *ct_y])
         new_recomputed, computed_and_kept = primals
-        return [*new_recomputed, *jax.tree.leaves(ct_arguments), *computed_and_kept]
+        return [*new_recomputed, *ct_arguments, *computed_and_kept]
 
     program = trace(vjp, *types)
     counts = map(len, (residuals.recomputed, cotangents.constants, cotangents.moving, cotangents.x))
