@@ -96,7 +96,7 @@ def share_by_step(carry: Any, new_carry: Any, rows: Rows | None) -> Any:
     """
 
     def share(leaf: Any, new_leaf: Any) -> Any:
-        if rows is None or not _may_lack_rows(leaf, rows) or new_leaf.shape != (rows.size, *leaf.shape):
+        if rows is None or not may_lack_rows(leaf, rows) or new_leaf.shape != (rows.size, *leaf.shape):
             return leaf
         return rows.repeat(leaf)
 
@@ -105,12 +105,13 @@ def share_by_step(carry: Any, new_carry: Any, rows: Rows | None) -> Any:
 
 def share_all(carry: Any, rows: Rows | None) -> Any:
     """Repeat each leaf that may lack the batch axis; the same object if none does."""
-    if rows is None or not any(_may_lack_rows(leaf, rows) for leaf in jax.tree.leaves(carry)):
+    if rows is None or not any(may_lack_rows(leaf, rows) for leaf in jax.tree.leaves(carry)):
         return carry
-    return jax.tree.map(lambda leaf: rows.repeat(leaf) if _may_lack_rows(leaf, rows) else leaf, carry)
+    return jax.tree.map(lambda leaf: rows.repeat(leaf) if may_lack_rows(leaf, rows) else leaf, carry)
 
 
-def _may_lack_rows(leaf: Any, rows: Rows) -> bool:
+def may_lack_rows(leaf: Any, rows: Rows) -> bool:
+    """Whether a leaf `(...)` may stand for rows `(N, ...)`."""
     return leaf.ndim > 0 and leaf.shape[0] != rows.size
 
 

@@ -34,7 +34,7 @@ from rnnscan.engine.analysis.effects_of_rules import RuleEffects, effects_of_rul
 from rnnscan.engine.analysis.flat_step import FlatStep, flatten
 from rnnscan.engine.analysis.leaves import replace_at
 from rnnscan.engine.cache.closure_programs import ClosedOver
-from rnnscan.engine.call.broadcast_carry import Rows, share_all, share_by_cell, share_by_step
+from rnnscan.engine.call.broadcast_carry import Rows, may_lack_rows, share_all, share_by_cell, share_by_step
 from rnnscan.engine.units.mesh import shard_as_step
 from rnnscan.engine.units.shard_units import shard_units
 from rnnscan.ir.jaxprs import all_equations
@@ -311,8 +311,7 @@ def _varying_as(carry: Any, params: Any, rows: Rows | None) -> Any:
 
     def axes_of(leaf: Any) -> frozenset[str]:
         axes = varying(jax.typeof(leaf))
-        is_shared = rows is not None and not axes and leaf.ndim > 0 and leaf.shape[0] != rows.size
-        return varying(jax.typeof(rows.source)) if rows is not None and is_shared else axes
+        return varying(jax.typeof(rows.source)) if not axes and rows is not None and may_lack_rows(leaf, rows) else axes
 
     axes = [*map(axes_of, jax.tree.leaves(carry))]
     return vary(params, frozenset.intersection(*axes)) if axes else params

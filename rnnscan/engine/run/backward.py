@@ -56,7 +56,7 @@ def run_backward(
     chunks: TimeLoop | CountedChunks = TimeLoop(scan.length, chunk, scan.reverse).back
     if saved.count is not None:
         chunks = CountedChunks(scan.length, chunk, jnp.max(saved.count))
-    zeros = vjp.zeros(saved.constants)
+    zeros = vjp.zeros()
     state = [ct_carry[index] for index in changing], runner.spread(zeros)
     (changed, sums), ct_xs, _ = run_in_chunks(runner, chunks, sources, state, recompute=recompute)
     ct_carry = replace_at(ct_carry, changing, changed)

@@ -34,7 +34,7 @@ def run_backward_scans(vjp: Vjp, saved: Saved, ct_carry: Sequence[Any], ct_ys: S
         ct_carry: the cotangents of the final carry: those of `cotangents.moving`.
         ct_ys: the cotangents of `cotangents.ys`.
     """
-    scan, cotangents, residuals, zeros = vjp.scan, vjp.cotangents, vjp.residuals, vjp.zeros(saved.constants)
+    scan, cotangents, residuals, zeros = vjp.scan, vjp.cotangents, vjp.residuals, vjp.zeros()
     count = None if saved.count is None else jnp.max(saved.count)
     types = tuple(map(jax.typeof, zeros)), () if count is None else (jax.typeof(count),)
     recompute, (step, back) = _backward_scans(vjp.step, scan, cotangents, residuals, *types)

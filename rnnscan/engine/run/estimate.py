@@ -125,8 +125,5 @@ def _iteration_time(machine: Machine, recurrence: Recurrence) -> float:
 
 
 def _types(recurrence: Recurrence) -> tuple[list[Any], list[Any]]:
-    leaves, reads = (
-        [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in values]
-        for values in (recurrence.cycle.leaves, recurrence.cycle.reads)
-    )
-    return leaves, reads
+    cycle = recurrence.cycle
+    return [leaf.aval for leaf in cycle.leaves], [value.aval for value in cycle.reads]

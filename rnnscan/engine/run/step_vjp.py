@@ -155,18 +155,10 @@ class Vjp:
             stacked=tuple(results.x),
         )
 
-    def zeros(self, constants: Sequence[Any]) -> list[Any]:
-        """The starts of the sums of cotangents of these constants: with rows where the sums have some."""
-
-        # Zeros come from the constants, and not from jnp.zeros: under shard_map they must vary over the same axes.
-        def zero(aval: Any, constant: Any) -> Any:
-            dtype = at_least_float32(aval.dtype)
-            if aval.shape == constant.shape:
-                return lax.full_like(constant, 0, dtype=dtype)
-            return zeros_of_value(aval.update(dtype=dtype))
-
-        of_step = self.results(self.step.out_avals).constants
-        return [zero(aval, constants[i]) for aval, i in zip(of_step, self.cotangents.constants, strict=True)]
+    def zeros(self) -> list[Any]:
+        """The starts of the sums of cotangents of constants: with rows where the sums have some."""
+        terms = self.results(self.step.out_avals).constants
+        return [zeros_of_value(aval.update(dtype=at_least_float32(aval.dtype))) for aval in terms]
 
     def of_running_rows(self, which: Sequence[Any]) -> core.ClosedJaxpr:
         """The step where some rows do not run: they keep their cotangents, and add nothing to sums over rows.
