@@ -151,8 +151,8 @@ def _read_by_vjp(step: FlatStep) -> set[Value]:
         floats = [index for index in range(sum(sizes)) if jnp.issubdtype(leaves[index].dtype, jnp.inexact)]
 
         def differentiable(*some: Any) -> tuple[list[Any], Any]:
-            groups = split_list(replace_at(leaves, floats, some), sizes)
-            new_carry, y, computed_and_kept = step.differentiable(*groups)
+            constants, carry, x, kept = split_list(replace_at(leaves, floats, some), sizes)
+            new_carry, y, computed_and_kept = step.differentiable(constants, carry, x, kept)
             results = [leaf for leaf in [*new_carry, *y] if jnp.issubdtype(leaf.dtype, jnp.inexact)]
             return results, [*chain(*computed_and_kept)]
 

@@ -27,8 +27,8 @@ from rnnscan.memory import Memory
 Run: TypeAlias = Callable[[Any, Any, int], tuple[Any, Any]]
 # (constants, carry, xs, length) -> (carry, ys)
 RunScan: TypeAlias = Callable[[list[Any], list[Any], list[Any], int], tuple[list[Any], list[Any]]]
-# (carry, xs, length, lengths of nested segments, the longest first) -> (carry, ys)
-RunSubScan: TypeAlias = Callable[[Any, Any, int, tuple[int, ...]], tuple[Any, Any]]
+# (carry, xs, length=, segments=: lengths of nested segments, the longest first) -> (carry, ys)
+RunSubScan: TypeAlias = Callable[..., tuple[Any, Any]]
 
 
 def run_sub_scans(run: RunSubScan, call: Call, memory: Memory, carry: Any, xs: Any) -> tuple[Any, Any]:

@@ -203,6 +203,7 @@ def step_vjp(plan: ScanPlan, cotangents: Cotangents) -> core.ClosedJaxpr:
     given = [*(step.y[index] for index in cotangents.ys), *(step.carry[index] for index in cotangents.moving)]
     types = [*(atom.aval for atom in known), *(atom.aval.to_tangent_aval() for atom in given)]
     sizes = [len(step.inputs), len(step.kept), len(residuals.restored), len(cotangents.ys)]
+    first = [len(step.constants), len(step.carry)]
     # Those of all carry leaves that have a cotangent in some step.
     differentiated = replace(cotangents, carry=cotangents.moving).operands(plan.scan)
 
@@ -210,9 +211,9 @@ def step_vjp(plan: ScanPlan, cotangents: Cotangents) -> core.ClosedJaxpr:
         inputs, kept, known_new_carry, ct_y, ct_carry = split_list(leaves, sizes)
 
         def differentiable(some: list[Any]) -> tuple[list[Any], tuple[Any, Any]]:
-            groups = split_list(replace_at(inputs, differentiated, some), [plan.scan.constants, plan.scan.carry])
+            constants, carry, x = split_list(replace_at(inputs, differentiated, some), first)
             restored = dict(zip(residuals.restored, known_new_carry, strict=True))
-            new_carry, y, computed_and_kept = step.differentiable(*groups, kept, restored)
+            new_carry, y, computed_and_kept = step.differentiable(constants, carry, x, kept, restored)
             results = [*(new_carry[i] for i in cotangents.moving), *(y[i] for i in cotangents.ys)]
             return results, ([new_carry[i] for i in residuals.recomputed], [*chain(*computed_and_kept)])
 
