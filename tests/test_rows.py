@@ -163,23 +163,27 @@ def test_carries_that_might_be_either_are_refused_as_before():
 
 
 @pytest.mark.core("devices")
-def test_a_shared_carry_varies_over_a_mesh_as_the_inputs_do():
+@pytest.mark.parametrize("rows", ["a shared row", "rows of each device"])
+def test_a_shared_carry_varies_over_a_mesh_as_the_inputs_do(rows):
     params, carry, xs = CASE.arguments(batch=2)
-    row = of_row(carry, 0)
+    shared = of_row(carry, 0) if rows == "a shared row" else jax.tree.map(lambda leaf: leaf[:1], carry)
     mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     split = PartitionSpec(None, "data")
 
-    def loss(row):
-        run = jax.shard_map(
-            lambda row, xs: CASE.scan(params, row, xs)[1],
-            mesh=mesh,
-            in_specs=(PartitionSpec(), split),
-            out_specs=split,
-        )
-        return jnp.sin(run(row, xs)).sum()
+    def run(params, shared, xs):
+        return CASE.scan(params, shared, xs)[1]
 
-    expected = jax.jit(jax.grad(lambda row: jnp.sin(CASE.scan(params, row, xs)[1]).sum()))(row)
-    assert_trees_close(jax.jit(jax.grad(loss))(row), expected)
+    def loss(params, shared):
+        on_mesh = jax.shard_map(run, mesh=mesh, in_specs=(PartitionSpec(), PartitionSpec(), split), out_specs=split)
+        return jnp.sin(on_mesh(params, shared, xs)).sum()
+
+    def whole(params, shared):
+        if rows != "a shared row":
+            shared = jax.tree.map(lambda leaf: jnp.repeat(leaf, 2, axis=0), shared)
+        return jnp.sin(run(params, shared, xs)).sum()
+
+    gradients = (jax.jit(jax.grad(function, (0, 1)))(params, shared) for function in (loss, whole))
+    assert_trees_close(*gradients)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from rnnscan._util.trace_context import trace_context, tracing_with
-from rnnscan._util.varying import explicit_spec, known_mesh
+from rnnscan._util.varying import explicit_spec, known_mesh, vary, varying
 
 
 @dataclass(frozen=True)
@@ -97,13 +97,15 @@ def explicit_reason(params: Any, carry: Any, xs: Any) -> str:
 def shard_as_step(carry: Any, traced: Any) -> Any:
     """Shard the axes of a carry that are whole, and that a step returns sharded over explicit axes of a mesh.
 
+    Under `jax.shard_map`, cast the leaves that vary over fewer axes of the mesh than the step returns them.
+
     Args:
         carry: the carry.
         traced: the jaxpr of the step on it.
     """
     leaves, structure = jax.tree.flatten(carry)
-    sharded = [shard_as(leaf, new) for leaf, new in zip(leaves, traced.out_avals, strict=False)]
-    return jax.tree.unflatten(structure, sharded)
+    pairs = zip(leaves, traced.out_avals, strict=False)
+    return jax.tree.unflatten(structure, [vary(shard_as(leaf, new), varying(new)) for leaf, new in pairs])
 
 
 def shard_as(leaf: Any, new: Any) -> Any:
