@@ -1,8 +1,9 @@
-"""Rewrites that graphs and the engine share: other operands, other outputs, and equal operations once."""
+"""Rewrites that graphs and the engine share: other operands, outputs and equations, and equal operations once."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 
+from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import Atom, Equation, Program
 
 
@@ -19,6 +20,19 @@ def replace_outputs(program: Program, replacements: Mapping[Atom, Atom]) -> Prog
     return replace(
         program, **{name: tuple(replacements.get(atom, atom) for atom in atoms) for name, atoms in groups.items()}
     )
+
+
+def replace_equations(program: Program, rewrite: Callable[[Equation], Iterable[Equation] | None]) -> Program:
+    """The program with others in place of some equations, and without those that no output needs.
+
+    Args:
+        program: the program.
+        rewrite: the equations in place of one; None: it stays.
+    """
+    equations: list[Equation] = []
+    for equation in program.equations:
+        equations += rewrite(equation) or [equation]
+    return replace(program, equations=tuple(needed(equations, program.outputs)))
 
 
 def merge_equal(

@@ -1,17 +1,15 @@
 """Powers with a half in the exponent, by square roots."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import numpy as np
 from jax import lax
 
 from rnnscan.engine.loops.calls import differentiate_as
-from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import Atom, Equation, Program, concrete
+from rnnscan.ir.rewrite import replace_equations
 from rnnscan.ir.trace import in_place_of
 
 
@@ -27,17 +25,15 @@ def half_powers(program: Program) -> Program:
     derivative has one more: an N-body simulation trained in 1.23 to 1.40 of the time of plain autodiff, which keeps
     both (issue 18).
     """
-    maker = program.maker
-    equations = list(chain.from_iterable(_by_roots(equation, maker) for equation in program.equations))
-    return replace(program, equations=tuple(needed(equations, program.outputs)))
+    return replace_equations(program, partial(_by_roots, maker=program.maker))
 
 
-def _by_roots(equation: Equation, maker: dict[Atom, Equation]) -> Sequence[Equation]:
+def _by_roots(equation: Equation, maker: dict[Atom, Equation]) -> Sequence[Equation] | None:
     if equation.name != "pow" or equation.inputs[0].dtype not in _DTYPES:
-        return [equation]
+        return None
     exponent = _number(equation.inputs[1], maker)
     if exponent is None or exponent % 1 != 0.5 or abs(exponent) > _LARGEST + 0.5:
-        return [equation]
+        return None
     return in_place_of(equation, partial(_power, exponent), equation.inputs[:1])
 
 

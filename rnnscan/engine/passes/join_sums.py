@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import Equation, Program
+from rnnscan.ir.rewrite import replace_equations
 
 
 def join_sums(program: Program) -> Program:
@@ -13,7 +13,7 @@ def join_sums(program: Program) -> Program:
     """
     maker = program.maker
 
-    def joined(equation: Equation) -> Equation:
+    def joined(equation: Equation) -> list[Equation] | None:
         reshape = maker.get(equation.inputs[0]) if equation.name == "reduce_sum" else None
         inner = maker.get(reshape.inputs[0]) if reshape and reshape.name == "reshape" else None
         if (
@@ -24,7 +24,7 @@ def join_sums(program: Program) -> Program:
             or reshape.params["dimensions"] is not None
             or any(reduction.params["out_sharding"] is not None for reduction in (inner, equation))
         ):
-            return equation
-        return replace(inner, outputs=equation.outputs)
+            return None
+        return [replace(inner, outputs=equation.outputs)]
 
-    return replace(program, equations=tuple(needed([*map(joined, program.equations)], program.outputs)))
+    return replace_equations(program, joined)

@@ -1,8 +1,7 @@
 """Outer products as multiplications."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from itertools import chain
+from functools import partial
 from typing import Any
 
 from jax import lax
@@ -10,6 +9,7 @@ from jax import lax
 from rnnscan.ir.contraction import Contraction, contraction_of
 from rnnscan.ir.dataflow import determined
 from rnnscan.ir.program import Equation, Program, Value
+from rnnscan.ir.rewrite import replace_equations
 from rnnscan.ir.trace import in_place_of
 
 
@@ -19,18 +19,16 @@ def outer_products(program: Program) -> Program:
     `k[:, :, None] @ v[:, None, :]` contracts an axis of size 1, and `einsum("nk,nv->nkv", k, v)` none. A product with
     an operand that is the same at every step stays, because its gradient is one product over all steps.
     """
-    fixed = determined(program.equations, program.invariant)
-    equations = chain.from_iterable(_multiplication(equation, fixed) for equation in program.equations)
-    return replace(program, equations=tuple(equations))
+    return replace_equations(program, partial(_multiplication, fixed=determined(program.equations, program.invariant)))
 
 
-def _multiplication(equation: Equation, fixed: set[Value]) -> Sequence[Equation]:
+def _multiplication(equation: Equation, fixed: set[Value]) -> Sequence[Equation] | None:
     contraction = contraction_of(equation)
     if contraction is None or equation.params["out_sharding"] is not None:
-        return [equation]
+        return None
     varies = all(isinstance(operand, Value) and operand not in fixed for operand in equation.inputs)
     if not varies or any(equation.inputs[0].shape[axis] != 1 for axis in contraction.contracted[0]):
-        return [equation]
+        return None
     (result,) = equation.outputs
     wide = max((atom.dtype for atom in (result, *equation.inputs)), key=lambda dtype: dtype.itemsize)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,6 +9,7 @@ from jax import lax
 
 from rnnscan.engine.passes.sums import Sums
 from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, is_zero, scatters_into_zeros
+from rnnscan.ir.rewrite import replace_equations
 from rnnscan.ir.trace import in_place_of
 
 
@@ -21,10 +21,7 @@ def scatter_slices(program: Program) -> Program:
     """
     sums = Sums(program)
     terms = {*program.summed, *inputs_of(each for each in sums.equations if each.traits.is_linear)}
-    equations = chain.from_iterable(
-        _scatter(equation) if _writes_term(equation, sums, terms) else [equation] for equation in program.equations
-    )
-    return replace(program, equations=tuple(equations))
+    return replace_equations(program, lambda each: _scatter(each) if _writes_term(each, sums, terms) else None)
 
 
 def scatter_into_sums(program: Program) -> Program:

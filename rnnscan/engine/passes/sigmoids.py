@@ -1,13 +1,14 @@
 """The derivative of a softplus, as a sigmoid."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from jax import lax
 
-from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import Atom, Equation, Program, concrete, is_zero
+from rnnscan.ir.rewrite import replace_equations
 from rnnscan.ir.trace import in_place_of
 
 
@@ -22,21 +23,17 @@ def sigmoids(program: Program) -> Program:
     derivative alone then needs no softplus: Langevin dynamics, which follow the derivative of `log_sigmoid`, take an
     exp and a log1p less for each example, twice.
     """
-    maker = program.maker
-    equations = [_without_softplus(equation, maker) for equation in program.equations]
-    return replace(program, equations=tuple(needed(equations, program.outputs)))
+    return replace_equations(program, partial(_without_softplus, maker=program.maker))
 
 
-def _without_softplus(equation: Equation, maker: Mapping[Atom, Equation]) -> Equation:
-    """An equation without the softplus that it reads, or the equation itself."""
+def _without_softplus(equation: Equation, maker: Mapping[Atom, Equation]) -> Sequence[Equation] | None:
+    """An equation without the softplus that it reads; None if it reads none."""
     if equation.name == "exp":
         x = _of_sigmoid(equation, maker)
-        return equation if x is None else in_place_of(equation, lax.logistic, [x])[0]
-    if _asks_for_infinity(equation):
-        # A softplus is infinite where its operand is.
-        x = _of_softplus(equation.inputs[0], maker)
-        return equation if x is None else replace(equation, inputs=(x, equation.inputs[1]))
-    return equation
+        return None if x is None else in_place_of(equation, lax.logistic, [x])
+    # A softplus is infinite where its operand is.
+    x = _of_softplus(equation.inputs[0], maker) if _asks_for_infinity(equation) else None
+    return None if x is None else [replace(equation, inputs=(x, equation.inputs[1]))]
 
 
 def _of_sigmoid(equation: Equation, maker: Mapping[Atom, Equation]) -> Atom | None:

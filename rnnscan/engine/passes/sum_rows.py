@@ -5,7 +5,7 @@ of these is slow: that of a bias is 27 % of a training step of a small LSTM unde
 of the TPU's compiler.
 """
 
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 from math import prod
@@ -18,6 +18,7 @@ from rnnscan._util.dtypes import at_least_float32
 from rnnscan.engine.analysis.linear_sums import ends_of_sum
 from rnnscan.ir.dataflow import depending
 from rnnscan.ir.program import Equation, Program, nominal_size
+from rnnscan.ir.rewrite import replace_equations
 from rnnscan.ir.trace import in_place_of
 
 
@@ -31,13 +32,13 @@ def sum_rows(program: Program) -> Program:
     sums = {equation.outputs[0] for equation in program.equations if _sums_rows(equation)}
     ends = (ends_of_sum(atom, maker, varying.__contains__, sums) for atom in program.summed)
     chosen = sums.intersection(chain.from_iterable(ends))
-    equations = (
-        [equation]
-        if chosen.isdisjoint(equation.outputs)
-        else in_place_of(equation, partial(_product, shape=equation.outputs[0].shape), equation.inputs)
-        for equation in program.equations
-    )
-    return replace(program, equations=tuple(chain.from_iterable(equations)))
+
+    def by_product(equation: Equation) -> Sequence[Equation] | None:
+        if chosen.isdisjoint(equation.outputs):
+            return None
+        return in_place_of(equation, partial(_product, shape=equation.outputs[0].shape), equation.inputs)
+
+    return replace_equations(program, by_product)
 
 
 def _sums_rows(equation: Equation) -> bool:
