@@ -11,6 +11,7 @@ from jax.extend import core
 from rnnscan.engine.analysis.derivative_reads import read_first
 from rnnscan.engine.analysis.moving import moving_values, values_with_cotangents
 from rnnscan.engine.analysis.parts_of_carry import parts_to_keep
+from rnnscan.engine.analysis.restore import restored
 from rnnscan.engine.analysis.saving_calls import reading_residuals
 from rnnscan.ir.axes import SameAxes, other_axes
 from rnnscan.ir.dataflow import needed
@@ -201,7 +202,8 @@ class FlatStep:
     ) -> tuple[list[Any], list[Any], list[tuple[Any, Any]]]:
         """The new carry and y; the function to differentiate.
 
-        It computes kept values too, because their equations are differentiated. `reading_kept` then replaces them.
+        It computes kept values too, because their equations are differentiated. Other equations read the kept ones, and
+        with `reading_kept` the rules of derivatives do.
 
         Args:
             constants: the arrays that the step closes over.
@@ -220,8 +222,9 @@ class FlatStep:
         # JAX cannot differentiate every equation that nothing reads: a `jax.custom_vjp` has no forward mode.
         for equation in needed(self.program.equations, [*self.new_carry, *self.y]):
             results = reading_residuals(equation, known).evaluate(*(read(atom, values) for atom in equation.inputs))
-            values.update(zip(equation.outputs, results, strict=True))
-            pairs += [(values[output], known[output]) for output in equation.outputs if output in known]
+            for output, result in zip(equation.outputs, results, strict=True):
+                values[output] = restored(result, known[output]) if output in known else result
+                pairs += [(result, known[output])] if output in known else []
         return [read(atom, values) for atom in self.new_carry], [read(atom, values) for atom in self.y], pairs
 
 

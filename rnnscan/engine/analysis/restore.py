@@ -2,6 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
+
+import jax
 
 from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import Atom, Equation, Program, Value
@@ -14,6 +17,17 @@ def derives_from_result(equation: Equation) -> bool:
     return equation.traits.derivative_reads == "results"
 
 
+@jax.custom_jvp
+def restored(computed: Any, kept: Any) -> Any:
+    """The kept value, whose derivative is that of the computed one."""
+    return kept
+
+
+@restored.defjvp
+def _restored_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
+    return primals[1], tangents[0]
+
+
 def reading_kept(program: Program, pairs: int) -> Program:
     """The program without its last outputs, which reads kept values in place of computed ones.
 
@@ -21,8 +35,8 @@ def reading_kept(program: Program, pairs: int) -> Program:
     that such a rule computes is the kept value, and then nothing needs it.
 
     The gradient of a maximum goes to the operand that equals it. A kept maximum may differ in rounding from an operand
-    that is computed again, by other operations than in the forward pass, and then would equal none. So what is compared
-    stays as it is computed.
+    that is computed again, by other operations than in the forward pass, and then would equal none. So what its rule
+    compares stays as it is computed. A later maximum reads the kept one, and so does its rule: see `restored`.
 
     Args:
         program: a program whose last stacked outputs are values that it computes, each followed by the kept value.
