@@ -29,15 +29,7 @@ from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at, split_
 from rnnscan.engine.analysis.probe import mapped_results, no_axis_is_mapped
 from rnnscan.engine.loops.exact import Exact, Parallel, all_finite, guarded
 from rnnscan.engine.loops.lowering import run_by_program
-from rnnscan.engine.loops.rules import (
-    for_rule,
-    have_tangents,
-    jvp,
-    over_axis,
-    symbolic,
-    transpose_rule,
-    zeros_for_rule,
-)
+from rnnscan.engine.loops.rules import have_tangents, jvp, over_axis, transpose_rule, zero
 from rnnscan.engine.loops.unused_results import without_dead_code
 
 
@@ -134,14 +126,14 @@ run_by_program(call_p, lambda _, params, __: without_dead_code(params["call_jaxp
 def _differentiate(
     primals: Sequence[Any], tangents: Sequence[Any], *, call_jaxpr: core.ClosedJaxpr, derivative: Derivative
 ) -> tuple[list[Any], list[Any]]:
-    primals, dots = as_arrays(primals), symbolic(tangents)
+    primals, dots = as_arrays(primals), as_arrays(tangents)
     reference, exact, active = derivative.reference, derivative.exact, tuple(places(have_tangents(dots)))
     results = _bind(primals, call_jaxpr, derivative) if derivative.keeps_values or not active else []
     if not active:
-        return results, zeros_for_rule(results)
+        return results, [*map(zero, results)]
     if exact is None:
         values, result_dots = jvp(core.jaxpr_as_fun(reference), primals, dots)
-        return results or values, for_rule(result_dots)
+        return results or values, result_dots
     types = [*exact.in_avals, *(exact.in_avals[index].to_tangent_aval() for index in active)]
     of_reference, of_exact = (
         jax.make_jaxpr(partial(_tangents, each, active, len(results)))(*types) for each in (reference, exact)

@@ -1,13 +1,11 @@
-"""Rules of primitives: tangents with symbolic zeros, and the rules that are JAX's own for a function."""
+"""Rules of primitives: tangents with JAX's symbolic zeros, and the rules that are JAX's own for a function."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
 import jax
-from jax.custom_derivatives import SymbolicZero
 from jax.interpreters import ad
-from jax.interpreters.partial_eval import JaxprTracer
 
 from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at
 from rnnscan.engine.analysis.probe import has_tangent, no_axis_is_mapped
@@ -17,47 +15,19 @@ from rnnscan.engine.analysis.probe import has_tangent, no_axis_is_mapped
 Function: TypeAlias = Callable[..., list[Any]]
 
 
-def is_zero(tangent: Any) -> bool:
-    """Whether a tangent is one of JAX's symbolic zeros."""
-    return isinstance(tangent, SymbolicZero)
-
-
-def zero(leaf: Any) -> SymbolicZero:
+def zero(leaf: Any) -> ad.Zero:
     """A symbolic zero as the tangent of a value."""
-    return SymbolicZero(jax.typeof(leaf).to_tangent_aval())
+    return ad.Zero(jax.typeof(leaf).to_tangent_aval())
 
 
 def have_tangents(tangents: Sequence[Any]) -> list[bool]:
     """Whether each of some tangents is one, and no zero."""
-    return [not is_zero(leaf) and leaf.dtype != jax.dtypes.float0 for leaf in tangents]
-
-
-def are_unknown(tangents: Iterable[Any]) -> bool:
-    """Whether a rule runs for reverse mode.
-
-    JAX runs it on tangents that it does not know, to stage what depends on them.
-    """
-    return any(isinstance(tangent, JaxprTracer) for tangent in tangents)
-
-
-def symbolic(tangents: Sequence[Any]) -> list[Any]:
-    """Tangents, with symbolic zeros in place of those that a rule is given."""
-    return [SymbolicZero(leaf.aval) if isinstance(leaf, ad.Zero) else leaf for leaf in as_arrays(tangents)]
-
-
-def for_rule(tangents: Sequence[Any]) -> list[Any]:
-    """Tangents, with the zeros that a rule returns in place of symbolic ones."""
-    return [ad.Zero(leaf.aval) if is_zero(leaf) else leaf for leaf in tangents]
-
-
-def zeros_for_rule(results: Sequence[Any]) -> list[Any]:
-    """Zero tangents of results."""
-    return [ad.Zero(jax.typeof(leaf).to_tangent_aval()) for leaf in results]
+    return [not isinstance(leaf, ad.Zero) and leaf.dtype != jax.dtypes.float0 for leaf in tangents]
 
 
 def jvp(function: Function, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """`jax.jvp`, with symbolic zeros among the tangents."""
-    moving = places([not is_zero(tangent) for tangent in tangents])
+    moving = places(have_tangents(tangents))
     flags: list[bool] = []
 
     def run(*moving_leaves: Any) -> list[Any]:
@@ -74,12 +44,11 @@ def jvp_rule(
     function: Function, primals: Sequence[Any], tangents: Sequence[Any], bind: Function | None = None
 ) -> tuple[list[Any], list[Any]]:
     """The rule of `jax.jvp`. `bind` makes the equation itself, where nothing has a tangent."""
-    primals, dots = as_arrays(primals), symbolic(tangents)
-    if not any(have_tangents(dots)):
+    primals, tangents = as_arrays(primals), as_arrays(tangents)
+    if not any(have_tangents(tangents)):
         results = (bind or function)(*primals)
-        return results, zeros_for_rule(results)
-    results, result_dots = jvp(function, primals, dots)
-    return results, for_rule(result_dots)
+        return results, [*map(zero, results)]
+    return jvp(function, primals, tangents)
 
 
 def transpose_rule(function: Function, cotangents: Sequence[Any], operands: Sequence[Any]) -> list[Any]:

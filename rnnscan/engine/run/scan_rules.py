@@ -15,16 +15,7 @@ from jax.interpreters import ad, partial_eval
 
 from rnnscan.engine.analysis.effects_of_rules import has_jvp_rules
 from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at, split_list
-from rnnscan.engine.loops.rules import (
-    are_unknown,
-    for_rule,
-    have_tangents,
-    jvp_rule,
-    symbolic,
-    transpose_rule,
-    zero,
-    zeros_for_rule,
-)
+from rnnscan.engine.loops.rules import have_tangents, jvp_rule, transpose_rule, zero
 from rnnscan.engine.loops.stopping import stopping
 from rnnscan.engine.plan.bound import SavingScan, bound_step, flat_step, saving_scan, scan_plan
 from rnnscan.engine.plan.scan_plan import ScanPlan
@@ -88,26 +79,26 @@ def _differentiate(
 ) -> tuple[list[Any], list[Any]]:
     if saving is not None and saving.inner is not None and saving.inner.has_residuals:
         primals, results = as_arrays(primals), bind(primals, step, scan, saving)
-        return results, _by_residuals(saving.inner, primals, symbolic(tangents), results)
+        return results, _by_residuals(saving.inner, primals, as_arrays(tangents), results)
     if saving is not None:
         return jvp_rule(lambda *operands: _saving_every_step(operands, step, scan, saving), primals, tangents)
     plan = scan_plan(step, scan)
     if plan.window(scan.length) is not None:
         return jvp_rule(partial(_in_windows, plan), primals, tangents, lambda *leaves: bind(leaves, step, scan))
-    primals, dots = as_arrays(primals), symbolic(tangents)
+    primals, dots = as_arrays(primals), as_arrays(tangents)
     active = have_tangents(dots)
     if not any(active):
         results = bind(primals, step, scan)
-        return results, zeros_for_rule(results)
-    if are_unknown(tangents):
-        results, dots = _reverse(primals, dots, step, scan, is_whole=True)
-        return results, for_rule(dots)
+        return results, [*map(zero, results)]
+    # Reverse mode: JAX does not know these tangents, to stage what depends on them.
+    if any(isinstance(dot, partial_eval.JaxprTracer) for dot in dots):
+        return _reverse(primals, dots, step, scan, is_whole=True)
     flags = Tangents(tuple(active), tuple(_moving(step, scan, active)))
     # JAX makes zeros without the explicit axes of a mesh where none is in the context (JAX_REMAT3, jax 0.12.0).
     given = [shard_as(dots[index], jax.typeof(primals[index])) for index in places(active)]
     leaves = bind([*primals, *given], step, scan, tangents=flags)
     results, moving = split_list(leaves, [len(flags.results)])
-    return results, replace_at(zeros_for_rule(results), places(flags.results), moving)
+    return results, replace_at([*map(zero, results)], places(flags.results), moving)
 
 
 def _saving_every_step(operands: Sequence[Any], step: core.ClosedJaxpr, scan: Scan, saving: Saving) -> list[Any]:
@@ -181,7 +172,7 @@ def _by_residuals(inner: InnerScan, operands: list[Any], tangents: Sequence[Any]
     plan, arguments = scan_plan(step, scan).for_derivatives, _cut(scan, operands)
     parts = saving_scan(step, scan, whole=True).parts(arguments[2], results)
     saved, (values, residuals) = Saved.of(plan, scan, arguments, parts), split_list(results, [len(inner.reads)])
-    return [*for_rule(tangents_of_scan(step, scan, saved, values, tangents)), *zeros_for_rule(residuals)]
+    return [*tangents_of_scan(step, scan, saved, values, tangents), *map(zero, residuals)]
 
 
 ad.primitive_jvps[scan_p] = _differentiate
@@ -243,7 +234,7 @@ def _in_parts(
     every = replace_at([*map(zero, primals)], places(tangents.operands), dots)
     results, result_dots = _reverse(primals, every, step, scan, is_whole=is_whole)
     moving = [result_dots[index] for index in places(tangents.results)]
-    return [*results, *map(ad.instantiate_zeros, for_rule(moving))]
+    return [*results, *map(ad.instantiate_zeros, moving)]
 
 
 def _evaluate_by_policy(saves: Callable[..., Any], unknown: Any, instantiated: Any, equation: Any) -> Any:
