@@ -24,14 +24,11 @@ from jax import lax
 from rnnscan._util.dtypes import at_least_float32
 from rnnscan._util.ranks import over_rows
 from rnnscan._util.varying import vary_as
-from rnnscan.engine.analysis.recurrence import Recurrence
 from rnnscan.engine.loops.affine import affine_scan, product, times
-from rnnscan.engine.loops.batched_values import Chunk
 from rnnscan.engine.loops.calls import differentiate_as
 from rnnscan.engine.loops.exact import all_finite, exact_unless
 from rnnscan.engine.loops.indexing import shifted
 from rnnscan.engine.loops.step_by_step import CycleLoop
-from rnnscan.engine.loops.time_loop import before_and_after
 from rnnscan.engine.loops.trust_region import gains
 from rnnscan.newton import Newton
 
@@ -40,26 +37,20 @@ from rnnscan.newton import Newton
 Vector: TypeAlias = list[Any]
 
 
-def run_newton(
-    recurrence: Recurrence, chunk: Chunk, start: Sequence[Any], *, reverse: bool, unroll: int | bool
-) -> tuple[list[Any], list[Any]]:
+def run_newton(loop: CycleLoop, start: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """Run a recurrence that is solved for all steps: exactly where it is linear. See `Executor`.
 
     Args:
-        recurrence: the recurrence.
-        chunk: the values that it reads.
+        loop: the loop, which runs step by step where Newton's method does not converge.
         start: its leaves before the first step to run.
-        reverse: whether the steps run from the last to the first.
-        unroll: of the loop that runs step by step where Newton's method does not converge.
     """
-    newton = recurrence.newton if recurrence.newton_solves else None
-    loop = CycleLoop.of(recurrence.cycle, chunk, reverse=reverse, unroll=unroll)
+    newton = loop.recurrence.newton if loop.recurrence.newton_solves else None
     solver = _Solver(loop, newton)
     run = differentiate_as(solver.one_by_one, solver.solve)
-    after, *counts = run([*start], [*map(chunk.read, loop.cycle.reads)])
+    after, *counts = run([*start], loop.read_values())
     if newton is not None:
-        chunk.counts.append(tuple(counts))
-    return before_and_after(after, start, reverse=reverse)
+        loop.chunk.counts.append(tuple(counts))
+    return loop.before_and_last(after, start)
 
 
 @dataclass(frozen=True)
@@ -161,7 +152,7 @@ class _Solver:
 
     def _zeros(self, start: Vector) -> Vector:
         """Zeros as the leaves at every step."""
-        return [jnp.zeros_like(jnp.broadcast_to(leaf, (self.loop.steps, *leaf.shape))) for leaf in start]
+        return [jnp.zeros_like(jnp.broadcast_to(leaf, (self.loop.chunk.steps, *leaf.shape))) for leaf in start]
 
     def _at_all_steps(self, function: Callable[..., Any], before: Vector, read_values: Sequence[Any]) -> Any:
         """A function of the leaves before each step and of the values that it reads, such as the leaves after it."""

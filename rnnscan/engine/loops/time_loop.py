@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from rnnscan._util.zeros import zeros_of_type
-from rnnscan.engine.loops.indexing import put_items, shifted
+from rnnscan.engine.loops.indexing import put_items
 from rnnscan.engine.units.mesh import shard_as
 
 
@@ -18,12 +18,6 @@ from rnnscan.engine.units.mesh import shard_as
 Body: TypeAlias = Callable[[Any, Any, int], tuple[Any, Any, Any]]
 # (carry, first step, number of the whole piece or None, steps) -> (carry, ys of each step, values of the piece)
 BodyInPlace: TypeAlias = Callable[[Any, Any, Any, int], tuple[Any, list[Any], list[Any]]]
-
-
-def before_and_after(after: Sequence[Any], start: Sequence[Any], *, reverse: bool) -> tuple[list[Any], list[Any]]:
-    """Leaves before each step, and after the last step to run, from those after each step and before the first."""
-    before = [shifted(leaf, first, to_start=reverse) for leaf, first in zip(after, start, strict=True)]
-    return before, [leaf[0 if reverse else -1] for leaf in after]
 
 
 @dataclass(frozen=True)

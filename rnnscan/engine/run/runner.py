@@ -21,6 +21,7 @@ from rnnscan.engine.analysis.unreduced_sums import LoopSums, unreduced
 from rnnscan.engine.loops.batched_values import Chunk, Source, StackPart, added, of_stack
 from rnnscan.engine.loops.recurrences import EXECUTORS
 from rnnscan.engine.loops.sharded_rows import ShardedRows, SumsByParts
+from rnnscan.engine.loops.step_by_step import CycleLoop
 from rnnscan.engine.loops.steps import LoopStep, Starts, run_steps
 from rnnscan.engine.loops.time_loop import TimeLoop
 from rnnscan.ir.program import Atom, Equation, Value, evaluate, read
@@ -220,8 +221,8 @@ class Runner:
         """Run a loop in parallel over the steps, or as a separate scan."""
         start, recurrence = [carry[position] for position in loop.carry], loop.recurrence
         if recurrence is not None and not loop.is_step_by_step:
-            run = EXECUTORS[recurrence.kind]
-            stacks, after = run(recurrence, chunk, start, reverse=self.reverse, unroll=self.unroll)
+            apart = CycleLoop(recurrence, chunk, self.reverse, self.unroll)
+            stacks, after = EXECUTORS[recurrence.kind](apart, start)
         else:
             assert self.scan is not None
             step = self.split.step_of(loop)

@@ -3,8 +3,8 @@
 import jax
 import pytest
 
-from rnnscan.engine.loops import newton_solve
 from rnnscan.engine.loops.step_by_step import CycleLoop
+from rnnscan.engine.run import runner
 
 
 @pytest.fixture
@@ -17,5 +17,5 @@ def ran_step_by_step(monkeypatch):
             jax.debug.callback(lambda: ran.append(1))
             return super().__call__(*arguments)
 
-    monkeypatch.setattr(newton_solve, "CycleLoop", Counted)
+    monkeypatch.setattr(runner, "CycleLoop", Counted)
     return ran

@@ -11,46 +11,37 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rnnscan.engine.analysis.recurrence import Recurrence
-from rnnscan.engine.loops.batched_values import Chunk
 from rnnscan.engine.loops.calls import differentiate_as
 from rnnscan.engine.loops.exact import guarded
 from rnnscan.engine.loops.in_blocks import COMPOSED_FROM, apply_linear, compose_linear, run_in_blocks
-from rnnscan.engine.loops.step_by_step import CycleLoop, run_unrolled
-from rnnscan.engine.loops.time_loop import before_and_after
+from rnnscan.engine.loops.step_by_step import CycleLoop
 
 
-def run_affine(
-    recurrence: Recurrence, chunk: Chunk, start: Sequence[Any], *, reverse: bool, unroll: int | bool
-) -> tuple[list[Any], list[Any]]:
+def run_affine(loop: CycleLoop, start: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """Run a linear recurrence `c' = a c + b`. See `Executor`.
 
     Two steps `c -> a c + b` and `c -> a' c + b'` make one, `c -> (a' a) c + (a' b + b')`. Of states that are all finite
     each is that of the loop: within a block they follow from each other, and no composed step has overflowed.
     """
-    if chunk.steps <= COMPOSED_FROM:
-        return run_unrolled(recurrence, chunk, start, reverse=reverse)
-    (first,), loop = start, CycleLoop.of(recurrence.cycle, chunk, reverse=reverse, unroll=unroll)
-    read_values = [*map(chunk.read, loop.cycle.reads)]
+    if loop.chunk.steps <= COMPOSED_FROM:
+        return loop.run_unrolled(start)
+    (first,), read_values = start, loop.read_values()
 
     def in_blocks(first: Any, *read_values: Any) -> tuple[list[Any], list[Any]]:
         step = _factor_and_term(loop, first, read_values)
-        after = run_in_blocks(compose_linear, apply_linear, step, first, reverse=reverse)
+        after = run_in_blocks(compose_linear, apply_linear, step, first, reverse=loop.reverse)
         return [after], [jnp.all(jnp.isfinite(after), 0)]
 
     if jnp.issubdtype(first.dtype, jnp.integer):
         (after,), _ = in_blocks(first, *read_values)  # Exact modulo 2^n.
     else:
         (after,) = differentiate_as(loop, guarded(in_blocks, loop))(first, *read_values)
-    return before_and_after([after], start, reverse=reverse)
+    return loop.before_and_last([after], start)
 
 
-def run_delay(
-    recurrence: Recurrence, chunk: Chunk, start: Sequence[Any], *, reverse: bool, unroll: int | bool
-) -> tuple[list[Any], list[Any]]:
+def run_delay(loop: CycleLoop, start: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """Run a delay, `c' = b`: the new leaves do not depend on the leaves. See `Executor`."""
-    after = [chunk.stacked(atom) for atom in recurrence.cycle.new_leaves]
-    return before_and_after(after, start, reverse=reverse)
+    return loop.before_and_last([*map(loop.chunk.stacked, loop.cycle.new_leaves)], start)
 
 
 def _factor_and_term(loop: CycleLoop, start: Any, read_values: Sequence[Any]) -> tuple[Any, Any]:
@@ -65,4 +56,4 @@ def _factor_and_term(loop: CycleLoop, start: Any, read_values: Sequence[Any]) ->
         term, factor = jax.jvp(new_leaf, [zero], [one])
         return factor, term
 
-    return jax.vmap(at_step, in_axes=loop.axes, axis_size=loop.steps)(*read_values)
+    return jax.vmap(at_step, in_axes=loop.axes, axis_size=loop.chunk.steps)(*read_values)

@@ -17,42 +17,37 @@ from jax import lax
 
 from rnnscan.engine.analysis.clamped import SHIFTS
 from rnnscan.engine.analysis.cycle import Cycle
-from rnnscan.engine.analysis.recurrence import Recurrence
-from rnnscan.engine.loops.batched_values import Chunk
 from rnnscan.engine.loops.calls import differentiate_as
 from rnnscan.engine.loops.exact import guarded
 from rnnscan.engine.loops.in_blocks import COMPOSED_FROM, run_in_blocks
-from rnnscan.engine.loops.step_by_step import CycleLoop, run_unrolled
-from rnnscan.engine.loops.time_loop import before_and_after
+from rnnscan.engine.loops.step_by_step import CycleLoop
 from rnnscan.ir.program import Atom, Equation, Value, read
 
 
 LIMITS = {"max": jnp.maximum, "min": jnp.minimum}
 
 
-def run_clamped(
-    recurrence: Recurrence, chunk: Chunk, start: Sequence[Any], *, reverse: bool, unroll: int | bool
-) -> tuple[list[Any], list[Any]]:
+def run_clamped(loop: CycleLoop, start: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """Run a clamped shift `c' = min(max(c + s, low), high)`. See `Executor`.
 
     Derivatives are those of the loop, where a value equals a limit too.
     """
-    if chunk.steps <= COMPOSED_FROM:
-        return run_unrolled(recurrence, chunk, start, reverse=reverse)
-    (first,), loop = start, CycleLoop.of(recurrence.cycle, chunk, reverse=reverse, unroll=unroll)
+    if loop.chunk.steps <= COMPOSED_FROM:
+        return loop.run_unrolled(start)
+    (first,), reverse = start, loop.reverse
 
     def in_blocks(first: Any, *read_values: Any) -> tuple[list[Any], list[Any]]:
         def at_step(*step_values: Any) -> _Clip:
             return _clip(loop.cycle, dict(zip(loop.cycle.reads, step_values, strict=True)), first)
 
-        steps = jax.vmap(at_step, in_axes=loop.axes, axis_size=loop.steps)(*read_values)
+        steps = jax.vmap(at_step, in_axes=loop.axes, axis_size=loop.chunk.steps)(*read_values)
         after = run_in_blocks(
             lambda earlier, later: later.after(earlier), lambda step, carry: step(carry), steps, first, reverse=reverse
         )
         return [after], [_stays_in_range(steps, first) & ~jnp.any(jnp.isnan(after), 0)]
 
-    (after,) = differentiate_as(loop, guarded(in_blocks, loop))(first, *map(chunk.read, loop.cycle.reads))
-    return before_and_after([after], start, reverse=reverse)
+    (after,) = differentiate_as(loop, guarded(in_blocks, loop))(first, *loop.read_values())
+    return loop.before_and_last([after], start)
 
 
 def _stays_in_range(steps: "_Clip", first: Any) -> Any:

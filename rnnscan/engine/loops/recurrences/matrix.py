@@ -16,30 +16,25 @@ from jax import lax
 
 from rnnscan._util.dtypes import promoted
 from rnnscan._util.varying import vary_as
-from rnnscan.engine.analysis.cycle import Cycle
 from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.analysis.matrix_groups import Group, keys_of, queries_of
 from rnnscan.engine.analysis.matrix_states import MatrixState
-from rnnscan.engine.analysis.recurrence import Recurrence
 from rnnscan.engine.costs.chunk import near_divisor
-from rnnscan.engine.costs.heuristics import Heuristics
-from rnnscan.engine.loops.batched_values import Chunk
 from rnnscan.engine.loops.calls import differentiate_as, or_exact, recomputed
 from rnnscan.engine.loops.exact import all_finite, guarded
 from rnnscan.engine.loops.matrix_chunks import run_chunks
 from rnnscan.engine.loops.matrix_parts import Factors, factors_at_step, finish, in_order
+from rnnscan.engine.loops.step_by_step import CycleLoop
 from rnnscan.engine.loops.time_loop import TimeLoop
 from rnnscan.ir.program import Value, evaluate, read
 
 
-def run_matrix(
-    recurrence: Recurrence, chunk: Chunk, start: Sequence[Any], *, reverse: bool, unroll: int | bool
-) -> tuple[list[Any], list[Any]]:
+def run_matrix(loop: CycleLoop, start: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """Run matrix states. See `Executor`. It returns what is read of the states, and not the states at each step."""
-    group, cycle = recurrence.group, recurrence.cycle
+    group, read_in_loop, chunk = loop.recurrence.group, loop.cycle.reads, loop.chunk
     assert group is not None
-    stacked, fixed = ([value for value in cycle.reads if chunk.varies(value) == varies] for varies in (True, False))
-    states = _States(group, cycle, stacked, fixed, chunk.steps, chunk.heuristics, reverse)
+    stacked, fixed = ([value for value in read_in_loop if chunk.varies(value) == varies] for varies in (True, False))
+    states = _States(loop, group, stacked, fixed)
     # What stops a gradient stops it in the loop. The chunkwise form of values knows nothing of it.
     stops = any(equation.name == "stop_gradient" for equation in group.equations)
     run = or_exact(states.in_chunks, states.by_steps)
@@ -54,22 +49,16 @@ class _States:
     """The states of a group over the steps of a chunk.
 
     Attributes:
+        loop: the loop over the steps.
         group: the group.
-        cycle: its loop.
         stacked: the values that it reads and that differ from step to step.
         fixed: the others that it reads.
-        steps: the number of steps.
-        heuristics: the choices of the platform.
-        reverse: whether the steps run from the last to the first.
     """
 
+    loop: CycleLoop
     group: Group
-    cycle: Cycle
     stacked: list[Value]
     fixed: list[Value]
-    steps: int
-    heuristics: Heuristics
-    reverse: bool
 
     def by_steps(self, *arguments: Any) -> list[Any]:
         """The reads at each step and the last states, by a loop over the steps.
@@ -80,18 +69,18 @@ class _States:
             arguments: the values of `stacked` and `fixed`, and the states before the first step.
         """
         stacks, fixed, start = self._cut(arguments)
+        cycle, steps, reverse = self.loop.cycle, self.loop.chunk.steps, self.loop.reverse
 
         def step(states: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
-            values = dict(zip([*self.cycle.leaves, *self.stacked, *self.fixed], [*states, *x, *fixed], strict=True))
+            values = dict(zip([*cycle.leaves, *self.stacked, *self.fixed], [*states, *x, *fixed], strict=True))
             evaluate(self.group.equations, values)
-            return [read(atom, values) for atom in self.cycle.new_leaves], [values[v] for v in self.group.results]
+            return [read(atom, values) for atom in cycle.new_leaves], [values[v] for v in self.group.results]
 
         def piece(states: list[Any], xs: list[Any], length: int) -> tuple[list[Any], list[Any], Any]:
-            scan = partial(lax.scan, step, length=length, reverse=self.reverse)
+            scan = partial(lax.scan, step, length=length, reverse=reverse)
             return *recomputed(scan)(states, xs), ()
 
-        size = near_divisor(self.steps, max(1, isqrt(self.steps)))
-        loop = TimeLoop(self.steps, size, self.reverse, shorter_first=False)
+        loop = TimeLoop(steps, near_divisor(steps, max(1, isqrt(steps))), reverse, shorter_first=False)
         last, reads, _ = loop.run(piece, vary_as(start, arguments), stacks)
         return [*reads, *last]
 
@@ -107,14 +96,14 @@ class _States:
             values = {**of_fixed, **dict(zip(self.stacked, stacks, strict=True))}
             return [factors_at_step(state, values) for state in states]
 
-        factors = jax.vmap(at_step, axis_size=self.steps)(stacks)
-        if self.reverse:
+        factors = jax.vmap(at_step, axis_size=self.loop.chunk.steps)(stacks)
+        if self.loop.reverse:
             factors = jax.tree.map(lambda leaf: jnp.flip(leaf, 0), factors)
-        initial = dict(zip(self.cycle.leaves, start, strict=True))
+        initial = dict(zip(self.loop.cycle.leaves, start, strict=True))
         starts = [in_order(state, initial[state.leaf]) for state in states]
         reads, last = self._run(factors, starts, of_fixed)
-        reads = [jnp.flip(stack, 0) for stack in reads] if self.reverse else reads
-        leaves = [*reads, *(last[leaf] for leaf in self.cycle.leaves)]
+        reads = [jnp.flip(stack, 0) for stack in reads] if self.loop.reverse else reads
+        leaves = [*reads, *(last[leaf] for leaf in self.loop.cycle.leaves)]
         return leaves, [all_finite(leaves)] * len(leaves)
 
     def _run(
@@ -133,7 +122,8 @@ class _States:
         dtype = promoted(*starts, *jax.tree.leaves([(each.queries, each.terms) for each in factors]))
         factors, starts = jax.tree.map(lambda leaf: leaf.astype(dtype), (factors, starts))
         queries, terms = _side_by_side(self.group.states, factors, starts)
-        rounds, chunk = self.heuristics.linear == "associative", self.heuristics.state_chunk_within(self.steps)
+        choices = self.loop.chunk.heuristics
+        rounds, chunk = choices.linear == "associative", choices.state_chunk_within(self.loop.chunk.steps)
         reads, last = run_chunks([*queries.values()], factors[0].decay, terms, _joined(starts), chunk, rounds=rounds)
         reads_of, results, leaves, begin = dict(zip(queries, reads, strict=True)), [], {}, 0
         for state, own, start in zip(self.group.states, factors, starts, strict=True):
