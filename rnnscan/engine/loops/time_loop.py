@@ -47,11 +47,6 @@ class TimeLoop:
         return self.length // self.piece
 
     @property
-    def is_one(self) -> bool:
-        """Whether there is one piece."""
-        return self.piece == self.length
-
-    @property
     def rest(self) -> int:
         """The steps of the shorter piece."""
         return self.length % self.piece
@@ -147,7 +142,7 @@ class TimeLoop:
             number = lax.sub(np.int32(self.count - 1), done) if self.reverse else done
             return lax.add(done, np.int32(1)), *run_piece(state, self._first_of(number), number, self.piece)
 
-        if self.is_one:
+        if self.piece == self.length:
             return body(carry, np.int32(0), np.int32(0), self.length)
         stacks = [zeros_of_type(aval, self.length) for aval in ys]
         if in_pieces:

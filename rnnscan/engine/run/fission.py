@@ -53,13 +53,12 @@ def run(plan: ExecutionPlan) -> tuple[Any, Any]:
     else:  # Windows, which are segments too. To trace them within the step of a scan takes three times as long.
         in_segments = partial(run_segments, partial(run_steps, constants), reverse=call.reverse)
     changing = plan.step.changing
-    return call.results(changing, *run_sub_scans(in_segments, call, memory, [leaves[i] for i in changing], xs))
+    return call.results(changing, *run_sub_scans(in_segments, plan, [leaves[i] for i in changing], xs))
 
 
 def run_counting(plan: ExecutionPlan) -> list[Any]:
     """Run a plan, and return the work of Newton's method as `run_and_count` does, in stacks of all steps."""
-    call, memory, constants = plan.call, plan.memory, plan.constants
-    assert memory is not None
+    call, constants = plan.call, plan.constants
     leaves, xs = jax.tree.leaves(call.carry), jax.tree.leaves(call.xs)
 
     def run_steps(carry: list[Any], xs: list[Any], length: Any) -> tuple[list[Any], list[Any]]:
@@ -69,6 +68,6 @@ def run_counting(plan: ExecutionPlan) -> list[Any]:
         return final, [*ys, *counts]
 
     in_segments = partial(run_segments, run_steps, reverse=call.reverse)
-    _, stacks = run_sub_scans(in_segments, call, memory, [leaves[index] for index in plan.step.changing], xs)
+    _, stacks = run_sub_scans(in_segments, plan, [leaves[index] for index in plan.step.changing], xs)
     counts: list[Any] = stacks[plan.step.y_size :]
     return counts

@@ -42,7 +42,7 @@ def run(plan: ExecutionPlan) -> tuple[Any, Any]:
     if memory is None or memory.segment is None:  # Then the length may be a symbolic dimension.
         return scan(whole, call.carry, call.xs, length=known)
     in_segments = partial(run_segments, partial(scan, whole), reverse=call.reverse)
-    return run_sub_scans(in_segments, call, memory, call.carry, call.xs)
+    return run_sub_scans(in_segments, plan, call.carry, call.xs)
 
 
 def run_small(small: SmallStep, plan: ExecutionPlan) -> tuple[Any, Any]:
@@ -51,13 +51,12 @@ def run_small(small: SmallStep, plan: ExecutionPlan) -> tuple[Any, Any]:
     Returns:
         The final carry and the stacked y, as `lax.scan`.
     """
-    call, memory, constants = plan.call, plan.memory, plan.constants
-    assert memory is not None
+    call, constants = plan.call, plan.constants
     step = _checkpointed(named_after(partial(small.step.run, constants), call.cell), small)
     run_steps = partial(lax.scan, step, reverse=call.reverse, unroll=call.unroll)
     leaves, xs, changing = jax.tree.leaves(call.carry), jax.tree.leaves(call.xs), small.step.changing
     in_segments = partial(run_segments, run_steps, reverse=call.reverse)
-    return call.results(changing, *run_sub_scans(in_segments, call, memory, [leaves[i] for i in changing], xs))
+    return call.results(changing, *run_sub_scans(in_segments, plan, [leaves[i] for i in changing], xs))
 
 
 def _checkpointed(step: Any, small: SmallStep) -> Any:

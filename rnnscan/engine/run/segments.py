@@ -6,7 +6,7 @@ in `jax.checkpoint`.
 Source: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost".
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -17,10 +17,9 @@ from jax import lax
 from jax.extend import core
 
 from rnnscan.engine.analysis.leaves import split_list, without_keys
-from rnnscan.engine.call.prepare import Call
 from rnnscan.engine.loops.time_loop import TimeLoop
+from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.primitive.scan import Scan, bind, reading
-from rnnscan.memory import Memory
 
 
 # (carry, xs, length) -> (carry, ys)
@@ -31,24 +30,30 @@ RunScan: TypeAlias = Callable[[list[Any], list[Any], list[Any], int], tuple[list
 RunSubScan: TypeAlias = Callable[..., tuple[Any, Any]]
 
 
-def run_sub_scans(run: RunSubScan, call: Call, memory: Memory, carry: Any, xs: Any) -> tuple[Any, Any]:
+def run_sub_scans(run: RunSubScan, plan: ExecutionPlan, carry: Any, xs: Any) -> tuple[Any, Any]:
     """Run a call as several scans, one after the other, each with its own segments.
 
     Args:
         run: runs one of them, in the order of the call.
-        call: the call.
-        memory: the memory choice in force.
+        plan: the plan of the call.
         carry: the initial carry.
         xs: a pytree of leaves `(T, ...)`, or None.
 
     Returns:
         The final carry and the stacked y.
     """
-    runs = [
-        (sub_scan.steps, partial(run, length=sub_scan.steps, segments=sub_scan.segment or ()))
-        for sub_scan in memory.sub_scans(call.length)
-    ]
-    return _one_by_one(runs, carry, xs, reverse=call.reverse)
+    call, memory = plan.call, plan.memory
+    assert memory is not None
+    scans, done, stacks = memory.sub_scans(call.length), 0, list[Any]()
+    if len(scans) == 1:  # The derivative of a slice copies.
+        return run(carry, xs, length=call.length, segments=scans[0].segment or ())
+    for scan in scans:
+        first = call.length - done - scan.steps if call.reverse else done
+        part = partial(lax.slice_in_dim, start_index=first, limit_index=first + scan.steps)
+        carry, ys = run(carry, jax.tree.map(part, xs), length=scan.steps, segments=scan.segment or ())
+        stacks.append(ys)
+        done += scan.steps
+    return carry, jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *(stacks[::-1] if call.reverse else stacks))
 
 
 def run_nested(
@@ -81,9 +86,12 @@ def run_nested(
     size = min(segments[0], length)
     count, rest = divmod(length, size)
     if rest:
-        in_segments = partial(run_nested, run, scan, constants, segments=segments)
-        runs = [(steps, partial(in_segments, length=steps)) for steps in (length - rest, rest)]
-        return _one_by_one(runs, carry, xs, reverse=scan.reverse)
+
+        def run_part(carry: list[Any], xs: list[Any], steps: int) -> tuple[list[Any], list[Any], Any]:
+            return *run_nested(run, scan, constants, carry, xs, steps, segments), ()
+
+        carry, ys, _ = TimeLoop(length, length - rest, scan.reverse, shorter_first=False).run(run_part, carry, xs)
+        return carry, ys
     stacks = [lax.reshape(leaf, (count, size, *leaf.shape[1:])) for leaf in xs]
     # A scan with a condition counts the segments in the first leaf of its carry.
     counted = [] if scan.condition is None else [lax.full_like(carry[0], 0)]
@@ -147,30 +155,3 @@ def run_segments(
 
     carry, ys, _ = TimeLoop(length, size, reverse, shorter_first=False).run(run_segment, carry, xs)
     return carry, ys
-
-
-def _one_by_one(
-    runs: Sequence[tuple[int, Callable[[Any, Any], tuple[Any, Any]]]], carry: Any, xs: Any, *, reverse: bool
-) -> tuple[Any, Any]:
-    """Run parts of a sequence, one after the other.
-
-    Args:
-        runs: the steps of each part, and `(carry, xs) -> (carry, ys)`, in running order.
-        carry: the initial carry.
-        xs: a pytree of leaves `(T, ...)`, or None.
-        reverse: from the last part to the first.
-
-    Returns:
-        The final carry and the stacked y.
-    """
-    if len(runs) == 1:  # The derivative of a slice copies.
-        return runs[0][1](carry, xs)
-    left, stacks = sum(steps for steps, _ in runs), list[Any]()
-    total = left
-    for steps, run in runs:
-        first = left - steps if reverse else total - left
-        part = partial(lax.slice_in_dim, start_index=first, limit_index=first + steps)
-        carry, ys = run(carry, jax.tree.map(part, xs))
-        stacks.append(ys)
-        left -= steps
-    return carry, jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *(reversed(stacks) if reverse else stacks))
