@@ -55,10 +55,8 @@ class ShardedRows:
 
     def zeros(self, total: Any) -> Any:
         """Zeros for each part, from zeros of the shape of the total."""
-        shape = (self.parts, *total.shape)
-        if self.mesh is None:
-            return lax.full_like(total, 0, shape=shape)
-        return lax.full_like(total, 0, shape=shape, sharding=self._sharding(self._beside(total)))
+        sharding = None if self.mesh is None else self._sharding(self._beside(total))
+        return lax.full_like(total, 0, shape=(self.parts, *total.shape), sharding=sharding)
 
     def on_mesh(self, constant: Any) -> Any:
         """Move a constant to the mesh. JAX moves those of `lax.scan`, and cannot transpose to one that is elsewhere."""
@@ -69,13 +67,11 @@ class ShardedRows:
 
     def spread(self, constant: Any) -> Any:
         """Copy a constant for each part. Its gradient is the total of the copies' gradients."""
-        shape = (self.parts, *jnp.shape(constant))
-        dimensions = range(1, len(shape))
-        if self.mesh is None:
-            return lax.broadcast_in_dim(constant, shape, dimensions)
-        spec = self._beside(constant)
-        whole = jax.reshard(constant, self._sharding(spec[1:]))
-        return lax.broadcast_in_dim(whole, shape, dimensions, out_sharding=self._sharding(spec))
+        shape, sharding = (self.parts, *jnp.shape(constant)), None
+        if self.mesh is not None:
+            spec = self._beside(constant)
+            constant, sharding = jax.reshard(constant, self._sharding(spec[1:])), self._sharding(spec)
+        return lax.broadcast_in_dim(constant, shape, range(1, len(shape)), out_sharding=sharding)
 
     def lie_in(self, constant: Any) -> bool:
         """Whether a constant has these rows, like the outputs of an encoder."""
