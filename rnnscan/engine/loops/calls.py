@@ -22,14 +22,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
-from jax.interpreters import ad, batching, partial_eval
+from jax.interpreters import ad, partial_eval
 
 from rnnscan._util import effects
 from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at, split_list
-from rnnscan.engine.analysis.probe import mapped_results, no_axis_is_mapped
+from rnnscan.engine.analysis.probe import mapped_results
 from rnnscan.engine.loops.exact import Exact, Parallel, all_finite, guarded
 from rnnscan.engine.loops.lowering import run_by_program
-from rnnscan.engine.loops.rules import have_tangents, jvp, over_axis, transpose_rule, zero
+from rnnscan.engine.loops.rules import batch_by, have_tangents, jvp, over_axis, transpose_rule, zero
 from rnnscan.engine.loops.unused_results import without_dead_code
 
 
@@ -217,10 +217,7 @@ def _batch(
     call_jaxpr: core.ClosedJaxpr,
     derivative: Derivative,
 ) -> tuple[list[Any], list[int | None]]:
-    operands, axes = as_arrays(operands), list(axes)
-    if no_axis_is_mapped(axis, axes):
-        results = _bind(operands, call_jaxpr, derivative)
-        return results, [None] * len(results)
+    operands, axes = list(operands), list(axes)
     for pair in derivative.pairs(len(operands)):  # Of a value and its tangent both have rows, or none has.
         for place in pair:
             if axes[place] is None and any(axes[other] is not None for other in pair):
@@ -240,8 +237,7 @@ def _batch(
     return results, [0 if maps else None for maps in mapped]
 
 
-# This rule knows the axis name, for cells with collectives over it.
-batching.fancy_primitive_batchers[call_p] = _batch
+batch_by(call_p, _batch)
 
 
 # Dead code

@@ -1,11 +1,11 @@
 """Rules of primitives: tangents with JAX's symbolic zeros, and the rules that are JAX's own for a function."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, TypeAlias
 
 import jax
-from jax.interpreters import ad
+from jax.extend import core
+from jax.interpreters import ad, batching
 
 from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at
 from rnnscan.engine.analysis.probe import has_tangent, no_axis_is_mapped
@@ -13,6 +13,8 @@ from rnnscan.engine.analysis.probe import has_tangent, no_axis_is_mapped
 
 # operands -> results
 Function: TypeAlias = Callable[..., list[Any]]
+# (axis, operands, their axes of rows, **parameters) -> results and their axes of rows
+BatchRule: TypeAlias = Callable[..., tuple[Sequence[Any], Sequence[int | None]]]
 
 
 def zero(leaf: Any) -> ad.Zero:
@@ -63,16 +65,19 @@ def transpose_rule(function: Function, cotangents: Sequence[Any], operands: Sequ
     return replace_at([None] * len(leaves), unknown, transposed([*map(ad.instantiate_zeros, cotangents)]))
 
 
-def vmap_rule(
-    function: Function, axis: Any, operands: Sequence[Any], axes: Sequence[int | None], **params: Any
-) -> tuple[list[Any], list[int | None]]:
-    """The rule of `jax.vmap`."""
-    leaves, run = as_arrays(operands), partial(function, **params)
-    if no_axis_is_mapped(axis, axes):
-        results = run(*leaves)
-        return results, [None] * len(results)
-    results = list(over_axis(axis, run, axes)(*leaves))
-    return results, [0] * len(results)
+def batch_by(primitive: core.Primitive, rule: BatchRule) -> None:
+    """Register a rule of `jax.vmap`, which knows the axis name, for cells with collectives over it."""
+
+    def batch(
+        axis: Any, operands: Sequence[Any], axes: Sequence[int | None], **params: Any
+    ) -> tuple[Sequence[Any], Sequence[int | None]]:
+        leaves = as_arrays(operands)
+        if no_axis_is_mapped(axis, axes):
+            results = primitive.bind(*leaves, **params)
+            return results, [None] * len(results)
+        return rule(axis, leaves, axes, **params)
+
+    batching.fancy_primitive_batchers[primitive] = batch
 
 
 def over_axis(axis: Any, function: Callable[..., Any], axes: Sequence[int | None], out_axes: Any = 0) -> Any:

@@ -8,11 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.extend import core
-from jax.interpreters import batching
 
-from rnnscan.engine.analysis.leaves import as_arrays, places
-from rnnscan.engine.analysis.probe import mapped_results, no_axis_is_mapped
-from rnnscan.engine.loops.rules import over_axis
+from rnnscan.engine.analysis.leaves import places
+from rnnscan.engine.analysis.probe import mapped_results
+from rnnscan.engine.loops.rules import batch_by, over_axis
 from rnnscan.engine.primitive.joint import joint
 from rnnscan.engine.primitive.scan import Saving, Scan, Tangents, bind, joint_scan_p, scan_p, y_size
 
@@ -113,10 +112,6 @@ def _batch(
     saving: Saving | None = None,
     tangents: Tangents | None = None,
 ) -> tuple[list[Any], list[int | None]]:
-    operands = as_arrays(operands)
-    if no_axis_is_mapped(axis, axes):
-        results = bind(operands, step, scan, saving, tangents)
-        return results, [None] * len(results)
     size = len(step.in_avals)
     rows, condition = _scan_on_rows(step, scan, axis, [place is not None for place in axes[:size]])
     leaves = range(size + len(scan.copied))
@@ -150,5 +145,5 @@ def _batch(
     return results, [*out_axes, *(out_axes[i] for i in after), *(1 if rows.results[i] else None for i in starts)]
 
 
-# This rule knows the axis name, for cells with collectives over it.
-batching.fancy_primitive_batchers[scan_p] = batching.fancy_primitive_batchers[joint_scan_p] = _batch
+batch_by(scan_p, _batch)
+batch_by(joint_scan_p, _batch)

@@ -15,17 +15,16 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
-from jax.interpreters import ad, batching, partial_eval
+from jax.interpreters import ad, partial_eval
 
 from rnnscan._util.dtypes import at_least_float32
 from rnnscan._util.messages import is_key
 from rnnscan._util.step_wrappers import type_of_step
 from rnnscan._util.zeros import zeros_of_type, zeros_of_value
-from rnnscan.engine.analysis.leaves import as_arrays, leaves_at, places, split_list
-from rnnscan.engine.analysis.probe import no_axis_is_mapped
+from rnnscan.engine.analysis.leaves import leaves_at, places, split_list
 from rnnscan.engine.cache.by_jaxpr import cached_by_jaxpr
 from rnnscan.engine.costs.heuristics import for_platform, of_scan
-from rnnscan.engine.loops.rules import jvp_rule, transpose_rule
+from rnnscan.engine.loops.rules import batch_by, jvp_rule, transpose_rule
 from rnnscan.engine.plan.bound import scan_plan
 from rnnscan.engine.primitive.batching import moved, on_rows
 from rnnscan.engine.primitive.dead_code import live_part
@@ -187,10 +186,7 @@ def _batch(
     axis: Any, operands: Sequence[Any], axes: Sequence[int | None], **params: Any
 ) -> tuple[list[Any], list[int | None]]:
     """The vjp of a step on all rows. A leaf that is saved in several places has rows in all of them."""
-    leaves, vjp = as_arrays(operands), CotangentScan(**params)
-    if no_axis_is_mapped(axis, axes):
-        results = vjp.bind(leaves)
-        return results, [None] * len(results)
+    vjp = CotangentScan(**params)
     step, scan, cotangents = vjp.step, vjp.scan, vjp.cotangents
     of_step = vjp.operands(range(len(step.in_avals)))
     every = [*compress(jax.tree.leaves(vjp.reads), vjp.read), *(Reads([place]) for place in of_step.ct_carry)]
@@ -211,7 +207,7 @@ def _batch(
     are_mapped = [any(rows.operands[i] for i in reads.operands) if reads.operands else own for reads in every]
     operands = [
         moved(leaf, at, 0 if reads.steps is None else 1, axis.size, is_mapped=is_mapped)
-        for leaf, at, reads, is_mapped in zip(leaves, axes, every, are_mapped, strict=True)
+        for leaf, at, reads, is_mapped in zip(operands, axes, every, are_mapped, strict=True)
     ]
     vjp = replace(vjp, step=rows.step)
     if own:
@@ -225,8 +221,7 @@ def _batch(
     return vjp.bind(operands), [*out_axes, *(1 if has_rows else None for has_rows in have_rows.x)]
 
 
-# This rule knows the axis name, for cells with collectives over it.
-batching.fancy_primitive_batchers[cotangent_scan_p] = _batch
+batch_by(cotangent_scan_p, _batch)
 
 
 def _drop_unused(used: Sequence[bool], *others: Any) -> tuple[list[bool], Any]:

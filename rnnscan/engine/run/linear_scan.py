@@ -14,10 +14,10 @@ from typing import Any
 
 import jax
 from jax.extend import core
-from jax.interpreters import ad, batching, partial_eval
+from jax.interpreters import ad, partial_eval
 
 from rnnscan.engine.analysis.leaves import Keys, as_arrays, as_key_data, places, replace_at, split_list, with_keys
-from rnnscan.engine.loops.rules import have_tangents, jvp_rule, vmap_rule, zero
+from rnnscan.engine.loops.rules import batch_by, have_tangents, jvp_rule, over_axis, zero
 from rnnscan.engine.plan.bound import scan_plan
 from rnnscan.engine.plan.residuals import ResidualPlan
 from rnnscan.engine.primitive.joint import jointly
@@ -127,9 +127,17 @@ def _run(*operands: Any, step: core.ClosedJaxpr, scan: Scan, linear: Linear, pla
 
 linear_scan_p.def_abstract_eval(_types)
 lowered_for_each_platform(linear_scan_p, _run)
-# This rule knows the axis name, for cells with collectives over it.
-batching.fancy_primitive_batchers[linear_scan_p] = partial(vmap_rule, _run)
 ad.primitive_jvps[linear_scan_p] = lambda primals, dots, **params: jvp_rule(partial(_run, **params), primals, dots)
+
+
+def _batch(
+    axis: Any, operands: Sequence[Any], axes: Sequence[int | None], **params: Any
+) -> tuple[list[Any], list[int | None]]:
+    results = list(over_axis(axis, partial(_run, **params), axes)(*operands))
+    return results, [0] * len(results)
+
+
+batch_by(linear_scan_p, _batch)
 
 
 def _transpose(
