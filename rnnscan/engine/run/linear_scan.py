@@ -9,7 +9,8 @@ tangents together, which reads no more than the scan's arguments.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import zip_longest
+from itertools import compress, zip_longest
+from operator import and_
 from typing import Any
 
 import jax
@@ -28,7 +29,6 @@ from rnnscan.engine.primitive.scan import (
     counted,
     lowered_for_each_platform,
     result_types,
-    y_size,
 )
 from rnnscan.engine.run.cotangent_scan import cotangents_of_scan
 from rnnscan.engine.run.saved import Saved
@@ -42,25 +42,14 @@ class Linear:
     """The parameters of a linear scan besides those of the scan whose tangents it computes.
 
     Attributes:
-        wanted: for each operand of that scan whether it has a tangent here.
-        results: the results whose tangents are computed.
+        tangents: which operands of that scan have a tangent here, and the results whose tangents are computed.
         keys: the saved values that are the data of random keys.
         saved: the number of saved values.
     """
 
-    wanted: tuple[bool, ...]
-    results: tuple[int, ...]
+    tangents: Tangents
     keys: Keys
     saved: int
-
-    def are_read(self, step: core.ClosedJaxpr, scan: Scan) -> list[bool]:
-        """For each result of the scan whether its tangent is computed."""
-        return [index in self.results for index in range(scan.carry + y_size(step, scan))]
-
-    def reached(self, step: core.ClosedJaxpr, scan: Scan) -> list[bool]:
-        """For each operand of the scan whether a tangent that is computed depends on its tangent in some step."""
-        final, ys = split_list(self.are_read(step, scan), [scan.carry])
-        return scan_plan(step, scan).step.with_cotangents(self.wanted, final, ys)
 
 
 def tangents_of_scan(
@@ -79,28 +68,33 @@ def tangents_of_scan(
         A tangent for each result, or a symbolic zero.
     """
     wanted = have_tangents(tangents)
-    moving = places(scan_plan(step, scan).step.moving(wanted))
+    moving = scan_plan(step, scan).step.moving(wanted)
     zeros = [*map(zero, results)]
-    if not moving:
+    if not any(moving):
         return zeros
     operands, keys = as_key_data(jax.tree.leaves(saved.stored(_residuals(step, scan))))
-    linear = Linear(tuple(wanted), tuple(moving), keys, len(operands))
-    dots = linear_scan_p.bind(*operands, *(tangents[i] for i in places(wanted)), step=step, scan=scan, linear=linear)
-    return replace_at(zeros, linear.results, dots)
+    linear = Linear(Tangents(tuple(wanted), tuple(moving)), keys, len(operands))
+    dots = linear_scan_p.bind(*operands, *compress(tangents, wanted), step=step, scan=scan, linear=linear)
+    return replace_at(zeros, places(moving), dots)
 
 
 def _types(*_: Any, step: core.ClosedJaxpr, scan: Scan, linear: Linear) -> list[Any]:
-    types = result_types(step, scan)
-    return [types[index].to_tangent_aval() for index in linear.results]
+    return [aval.to_tangent_aval() for aval in compress(result_types(step, scan), linear.tangents.results)]
 
 
 def _residuals(step: core.ClosedJaxpr, scan: Scan) -> ResidualPlan:
     return scan_plan(step, scan).for_derivatives.residuals
 
 
+def _reached(step: core.ClosedJaxpr, scan: Scan, tangents: Tangents) -> list[bool]:
+    """For each operand of the scan whether a tangent that is computed depends on its tangent in some step."""
+    final, ys = split_list(tangents.results, [scan.carry])
+    return scan_plan(step, scan).step.with_cotangents(tangents.operands, final, ys)
+
+
 def _saved(operands: Sequence[Any], step: core.ClosedJaxpr, scan: Scan, linear: Linear) -> Saved:
     residuals = _residuals(step, scan)
-    reads = Saved.reads(residuals, scan, len(linear.wanted) - scan.constants - scan.carry)
+    reads = Saved.reads(residuals, scan, len(linear.tangents.operands) - scan.constants - scan.carry)
     structure = jax.tree.structure(reads.stored(residuals))
     saved: Saved = jax.tree.unflatten(structure, with_keys(operands[: linear.saved], linear.keys))
     return saved.restored(scan)
@@ -108,21 +102,21 @@ def _saved(operands: Sequence[Any], step: core.ClosedJaxpr, scan: Scan, linear: 
 
 def _run(*operands: Any, step: core.ClosedJaxpr, scan: Scan, linear: Linear, platform: str | None = None) -> list[Any]:
     saved, copies = _saved(operands, step, scan, linear), dict(scan.copied)
-    pairs = zip(places(linear.wanted), operands[linear.saved :], strict=True)
+    wanted, read = linear.tangents.operands, linear.tangents.results
+    pairs = zip(places(wanted), operands[linear.saved :], strict=True)
     dots = [copies[index].undone(leaf) if index in copies else leaf for index, leaf in pairs]
     arguments = [*saved.constants, *saved.initial, *saved.xs]
     # A tangent that nothing reads may have no forward mode: that of a `jax.custom_vjp`.
-    read = linear.are_read(step, scan)
-    carry = linear.reached(step, scan)[scan.constants : scan.constants + scan.carry]
+    carry = _reached(step, scan, linear.tangents)[scan.constants : scan.constants + scan.carry]
     moving = tuple(any(flags) for flags in zip_longest(read, carry, fillvalue=False))
-    wanted, scan = linear.wanted, replace(scan, copied=())
+    scan = replace(scan, copied=())
     if scan.is_counted:
         # A derivative does not ask the condition again: rounding could make it stop elsewhere.
         arguments, wanted = [saved.initial[0] + saved.count, *arguments], (False, *wanted)
         step, scan = counted(step, scan)
     results = jointly([*arguments, *dots], step, scan, Tangents(wanted, moving))
-    tangents = dict(zip(places(moving), results[len(moving) :], strict=True))
-    return [tangents[index] for index in linear.results]
+    made = zip(places(moving), results[len(moving) :], strict=True)
+    return [dot for index, dot in made if read[index]]
 
 
 linear_scan_p.def_abstract_eval(_types)
@@ -146,9 +140,9 @@ def _transpose(
     leaves = as_arrays(operands)
     saved, dots = leaves[: linear.saved], leaves[linear.saved :]
     ct_results = [None if isinstance(leaf, ad.Zero) else leaf for leaf in cotangents]
-    count = scan.carry + y_size(step, scan)
-    final, ys = split_list(replace_at([None] * count, linear.results, ct_results), [scan.carry])
-    ct_dots = cotangents_of_scan(step, scan, _saved(saved, step, scan, linear), linear.wanted, final, ys)
+    wanted, made = linear.tangents.operands, linear.tangents.results
+    final, ys = split_list(replace_at([None] * len(made), places(made), ct_results), [scan.carry])
+    ct_dots = cotangents_of_scan(step, scan, _saved(saved, step, scan, linear), wanted, final, ys)
     # The others are zeros: instantiated with these, or of tangents that no result with a cotangent depends on.
     pairs = zip(ct_dots, dots, strict=True)
     return [None] * linear.saved + [leaf if ad.is_undefined_primal(dot) else None for leaf, dot in pairs]
@@ -166,14 +160,14 @@ def _drop_unused(used: Sequence[bool], *others: Any) -> tuple[list[bool], Any]:
     step, scan, linear = (equation.params[name] for name in ("step", "scan", "linear"))
     if not any(used):
         return [False] * len(equation.invars), None
-    fewer = replace(linear, results=tuple(linear.results[index] for index in places(used)))
-    pairs = zip(linear.wanted, fewer.reached(step, scan), strict=True)
-    both = tuple(is_wanted and is_reached for is_wanted, is_reached in pairs)
-    stay = [*[True] * linear.saved, *(both[index] for index in places(linear.wanted))]
+    wanted, made = linear.tangents.operands, linear.tangents.results
+    fewer = replace(linear.tangents, results=tuple(replace_at(made, places(made), used)))
+    both = tuple(map(and_, wanted, _reached(step, scan, fewer)))
+    stay = [*[True] * linear.saved, *compress(both, wanted)]
     return stay, equation.replace(
-        invars=[equation.invars[index] for index in places(stay)],
-        outvars=[equation.outvars[index] for index in places(used)],
-        params={**equation.params, "linear": replace(fewer, wanted=both)},
+        invars=[*compress(equation.invars, stay)],
+        outvars=[*compress(equation.outvars, used)],
+        params={**equation.params, "linear": replace(linear, tangents=replace(fewer, operands=both))},
     )
 
 
