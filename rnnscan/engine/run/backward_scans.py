@@ -19,10 +19,10 @@ from rnnscan.engine.cache.by_jaxpr import cached_by_jaxpr
 from rnnscan.engine.loops.batched_values import all_of
 from rnnscan.engine.loops.stopping import reversed_steps
 from rnnscan.engine.plan.residuals import ResidualPlan
-from rnnscan.engine.primitive.dead_code import live_part
 from rnnscan.engine.primitive.scan import Scan, bind, counted
 from rnnscan.engine.run.saved import Saved
 from rnnscan.engine.run.step_vjp import Cotangents, Vjp
+from rnnscan.ir.trace import program_as_jaxpr
 
 
 def run_backward_scans(vjp: Vjp, saved: Saved, ct_carry: Sequence[Any], ct_ys: Sequence[Any]) -> list[Any]:
@@ -97,19 +97,12 @@ def _backward_scans(
         return [*(number + 1 for number in done), *terms.carry, *new_sums, *terms.x]
 
     # The cotangents are no operands of what recomputes.
-    live, _ = live_part(
-        step,
-        [index < len(recomputed) for index in range(len(step.out_avals))],
-        [index < scan.constants + len(known) for index in range(len(step.in_avals))],
-    )
-    constants, carry, rest = split_list(live.jaxpr.invars, [scan.constants, scan.carry])
-    first = [carry[leaf] for leaf in recomputed]
-    rest = [*(leaf for index, leaf in enumerate(carry) if index not in recomputed), *rest]
-    jaxpr = live.jaxpr.replace(
-        invars=[*constants, *first, *rest], outvars=[*live.jaxpr.outvars[: len(recomputed)], *first]
-    )
+    program, size, others = vjp.program, len(recomputed), len(known) - len(recomputed)
+    inputs = [*program.invariant[: scan.constants], *program.carry[:size], *program.known[:others]]
+    outputs = [*program.new_carry[:size], *program.carry[:size]]
+    closed = program_as_jaxpr(program.equations, inputs, outputs)
     options = replace(scan.options, offload=(), kept=())
-    like = Scan(scan.constants, len(recomputed), scan.length, scan.reverse, options)
+    like = Scan(scan.constants, size, scan.length, scan.reverse, options)
     traced = jax.make_jaxpr(transpose)(*operands.constants, *count, *operands.ct_carry, *zeros, *known, *operands.ct_y)
     back = replace(like, carry=sum(sizes[1:]), reverse=not scan.reverse and not count)
-    return [(core.ClosedJaxpr(jaxpr, live.consts), like), counted(traced, back) if count else (traced, back)]
+    return [(closed, like), counted(traced, back) if count else (traced, back)]
