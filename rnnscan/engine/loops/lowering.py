@@ -37,11 +37,18 @@ def run_by_program(primitive: core.Primitive, program: ProgramOf, platforms: Seq
     def lower(platform: str | None, context: Any, *operands: Any, **params: Any) -> Any:
         return _lower_jaxpr(context, program(context.avals_in, params, platform), operands)
 
+    def check(*arguments: Any, **params: Any) -> Any:
+        # With jax 0.12 a context stands before the error.
+        context = [] if isinstance(arguments[0], checkify.Error) else [arguments[0]]
+        error, enabled_errors, *operands = arguments[len(context) :]
+        body = program([*map(jax.typeof, operands)], params, None)
+        return checkify.checkify_jaxpr(*context, body, enabled_errors, error, *operands)
+
     primitive.def_impl(evaluate)
     mlir.register_lowering(primitive, partial(lower, None))
     for platform in platforms:
         mlir.register_lowering(primitive, partial(lower, platform), platform=platform)
-    _check_within(primitive, program)
+    checkify.error_checks[primitive] = check
 
 
 def _lower_jaxpr(context: Any, closed: core.ClosedJaxpr, operands: Sequence[Any]) -> Any:
@@ -69,16 +76,3 @@ def _lower_jaxpr(context: Any, closed: core.ClosedJaxpr, operands: Sequence[Any]
     )
     context.set_tokens_out(tokens)
     return results
-
-
-def _check_within(primitive: core.Primitive, program: ProgramOf) -> None:
-    """Check the operations of the program that a primitive calls."""
-
-    def check(*arguments: Any, **params: Any) -> Any:
-        # With jax 0.12 a context stands before the error.
-        context = [] if isinstance(arguments[0], checkify.Error) else [arguments[0]]
-        error, enabled_errors, *operands = arguments[len(context) :]
-        body = program([*map(jax.typeof, operands)], params, None)
-        return checkify.checkify_jaxpr(*context, body, enabled_errors, error, *operands)
-
-    checkify.error_checks[primitive] = check
