@@ -37,15 +37,6 @@ def depending(equations: Iterable[Equation], inputs: Iterable[Value]) -> set[Val
     return dependents
 
 
-def determined(equations: Iterable[Equation], inputs: Iterable[Value]) -> set[Value]:
-    """The inputs, and every value that depends only on them."""
-    known = set(inputs)
-    for equation in equations:
-        if known.issuperset(equation.reads):
-            known.update(equation.outputs)
-    return known
-
-
 def partition(equations: Iterable[Equation], values: Collection[Atom]) -> tuple[list[Equation], list[Equation]]:
     """The equations whose results are all among some values, and the other equations."""
     halves: tuple[list[Equation], list[Equation]] = ([], [])

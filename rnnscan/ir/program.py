@@ -266,10 +266,15 @@ class Program:
         """All outputs."""
         return (*self.new_carry, *self.summed, *self.stacked)
 
-    @property
+    @cached_property
     def maker(self) -> dict[Atom, Equation]:
         """The equation that makes each value."""
         return {output: equation for equation in self.equations for output in equation.outputs}
+
+    @cached_property
+    def fixed(self) -> set[Value]:
+        """The values that are the same at every step."""
+        return determined(self.equations, self.invariant)
 
 
 # A compiler pass.
@@ -289,6 +294,15 @@ def outputs_of(equations: Iterable[Equation]) -> list[Value]:
 def inputs_of(equations: Iterable[Equation]) -> list[Value]:
     """The values that equations read, with repeats."""
     return [value for equation in equations for value in equation.reads]
+
+
+def determined(equations: Iterable[Equation], inputs: Iterable[Value]) -> set[Value]:
+    """The inputs, and every value that depends only on them."""
+    known = set(inputs)
+    for equation in equations:
+        if known.issuperset(equation.reads):
+            known.update(equation.outputs)
+    return known
 
 
 def total_bytes(values: Iterable[Value]) -> int:

@@ -170,7 +170,7 @@ def _gains(program, kept, stacked, most_bytes, rejected):
         )
 
     def time(equations):
-        return KEEPING.estimate(equations, derivative.fixed).nanoseconds
+        return KEEPING.estimate(equations, program.fixed).nanoseconds
 
     gains = {}
     for equation in ExpensiveValues(derivative, rejected, KEEPING)._candidates(derivative.wanted):

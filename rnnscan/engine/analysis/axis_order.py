@@ -14,8 +14,8 @@ from jax import lax
 from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.costs.machine import SHORT_ROWS, SLOW_IN_SHORT_ROWS, Machine
 from rnnscan.ir.contraction import Contraction, contraction_of
-from rnnscan.ir.dataflow import determined, needed, partition
-from rnnscan.ir.program import Atom, Constant, Equation, Value, operation
+from rnnscan.ir.dataflow import needed, partition
+from rnnscan.ir.program import Atom, Constant, Equation, Value, determined, operation
 from rnnscan.ir.traits import Kind
 
 
@@ -63,8 +63,8 @@ def long_axes_last(step: FlatStep, machine: Machine) -> tuple[FlatStep, AxisOrde
 def _time(step: FlatStep, machine: Machine) -> float:
     """The estimated time of what a step does at each step."""
     program = step.program
-    fixed = determined(program.equations, program.invariant)
-    return machine.estimate(partition(needed(program.equations, program.outputs), fixed)[1], fixed).nanoseconds
+    varying = partition(needed(program.equations, program.outputs), program.fixed)[1]
+    return machine.estimate(varying, program.fixed).nanoseconds
 
 
 def _long_axis_last(shape: tuple[Any, ...]) -> tuple[int, ...] | None:
@@ -93,7 +93,6 @@ class _Reordering:
         self._step, self._leaves, self._axes = step, leaves, axes
         self._place = _inverse(axes)
         self._maker = program.maker
-        self._fixed = determined(program.equations, program.invariant)
         self._reordered: dict[Atom, Value] = {step.carry[index]: self._like(step.carry[index]) for index in leaves}
         self._as_before = {*program.inputs} - self._reordered.keys()  # The values that are there in the old order.
         self._equations: list[Equation] = []
@@ -193,7 +192,7 @@ class _Reordering:
 
     def _make(self, value: Value) -> None:
         """Compute a value in the new order of axes, that the step computes in the old one."""
-        if value in self._fixed:  # Once, before the loop.
+        if value in self._step.program.fixed:  # Once, before the loop.
             transpose = self._transpose(value)
             self._emit(transpose)
             self._reordered[value] = transpose.outputs[0]

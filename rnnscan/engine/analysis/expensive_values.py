@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from rnnscan.engine.analysis.cones import Cone, Cones
 from rnnscan.engine.analysis.derivative_reads import read_by_derivatives
 from rnnscan.engine.costs.machine import Machine
-from rnnscan.ir.dataflow import determined, needed, partition
+from rnnscan.ir.dataflow import needed, partition
 from rnnscan.ir.program import Atom, Equation, Program, Value, values_of
 from rnnscan.ir.traits import Kind
 
@@ -48,7 +48,6 @@ class Derivative:
         stacked_carry: the positions of the carry leaves that are kept before every step. Their new values are known.
 
     Attributes:
-        fixed: the values that are the same at every step.
         read: the values that are read.
         wanted: those that are not known.
         again: the equations that run again at each step.
@@ -57,7 +56,6 @@ class Derivative:
 
     def __init__(self, program: Program, kept: frozenset[Atom], stacked_carry: frozenset[int]) -> None:
         self.program = program
-        self.fixed = determined(program.equations, program.invariant)
         self.read = dict.fromkeys(values_of(read_by_derivatives(program)))
         known, positions = {*kept}, dict[Value, list[int]]()
         for index in stacked_carry:
@@ -65,7 +63,7 @@ class Derivative:
             for value in values_of([program.carry[index], program.new_carry[index]]):
                 positions.setdefault(value, []).append(index)
         self.wanted = [value for value in self.read if value not in known]
-        self.again = needed(partition(program.equations, self.fixed | known)[1], self.wanted)
+        self.again = needed(partition(program.equations, program.fixed | known)[1], self.wanted)
         read_leaves = [index for value in self.read for index in positions.get(value, ())]
         self.cones = Cones(self.again, self.wanted, positions, read_leaves)
 
@@ -91,7 +89,9 @@ class ExpensiveValues:
         self._machine = machine
         self._carry = derivative.program.carry
         self._cones = derivative.cones
-        self._times = {equation: machine.nanoseconds(equation, derivative.fixed) for equation in derivative.again}
+        self._times = {
+            equation: machine.nanoseconds(equation, derivative.program.fixed) for equation in derivative.again
+        }
         self._place = {equation: place for place, equation in enumerate(derivative.again)}
         self._cone_of: dict[Equation, Cone] = {}
         self._whose_cone: dict[Equation | int, set[Equation]] = {}

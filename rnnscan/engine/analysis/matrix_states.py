@@ -4,7 +4,7 @@ The equations between a state and its reads are followed one by one, each by its
 the state, such as q, k, v and a, must not depend on it, neither in the same step nor over steps.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import prod
@@ -111,15 +111,12 @@ class MatrixState:
         return (*(shape[axis] for axis in self.axes.batch), shape[self.axes.keys], self.leaf.dtype)
 
 
-def find_state(
-    step: FlatStep, index: int, fixed: Collection[Value], *, least: int, as_vectors: bool = False
-) -> MatrixState:
+def find_state(step: FlatStep, index: int, *, least: int, as_vectors: bool = False) -> MatrixState:
     """The form of a carry leaf.
 
     Args:
         step: the step.
         index: the position of the leaf in the carry.
-        fixed: the values that are the same at every step.
         least: the least number of keys and of values.
         as_vectors: whether its matrices have one value, and no axis for it.
 
@@ -140,7 +137,7 @@ def find_state(
         raise NoFormError(f"it has no two axes of at least {least}")
     failures = []
     for axes in pairs:
-        follower = _Follower(step, index, axes, fixed)
+        follower = _Follower(step, index, axes)
         try:
             return follower.state()
         except NoFormError as error:
@@ -152,8 +149,8 @@ def find_state(
 class _Follower:
     """Follows a state through the equations of a step, for given axes."""
 
-    def __init__(self, step: FlatStep, index: int, axes: Axes, fixed: Collection[Value]) -> None:
-        self._step, self._index, self._axes, self._fixed = step, index, axes, fixed
+    def __init__(self, step: FlatStep, index: int, axes: Axes) -> None:
+        self._step, self._index, self._axes = step, index, axes
         self._leaf = step.carry[index]
         self._maker = step.program.maker
         self._dependent: dict[Atom, Form] = {self._leaf: Form(ONE)}
@@ -264,7 +261,7 @@ class _Follower:
             return Form()
         factor = self._factor(atom)
         matrix = Form(matrices=((ONE, factor),))
-        if self._axes.values == len(self._leaf.shape) and atom in self._fixed:
+        if self._axes.values == len(self._leaf.shape) and atom in self._step.program.fixed:
             return matrix  # Of vectors.
         if not self._is_matrix(factor):
             return self._scaled(Form(terms=((ONE, ONE),)), atom)
@@ -274,7 +271,7 @@ class _Follower:
                 raise NoFormError("an update is not an outer product")
             return self._rule(maker)
         except NoFormError:
-            if atom in self._fixed or isinstance(atom, Constant):
+            if atom in self._step.program.fixed or isinstance(atom, Constant):
                 return matrix
             raise
 

@@ -8,7 +8,6 @@ from functools import partial
 from rnnscan.engine.analysis.split import split
 from rnnscan.engine.costs.heuristics import Heuristics
 from rnnscan.ir.components import Components
-from rnnscan.ir.dataflow import determined
 from rnnscan.ir.program import Equation, Program, Value, values_of
 from rnnscan.ir.traits import Kind
 
@@ -30,7 +29,6 @@ class RecomputeCosts:
     def __init__(self, program: Program, heuristics: Heuristics) -> None:
         self._program, self._heuristics = program, heuristics
         self._components = Components(program.equations, program.carry, program.new_carry)
-        self._fixed = determined(program.equations, program.invariant)
         self._maker, self._readers = program.maker, defaultdict[Value, list[Equation]](list)
         for equation in program.equations:
             for value in equation.reads:
@@ -66,7 +64,9 @@ class RecomputeCosts:
             return True
         machine = self._heuristics.machine
         again = [
-            equation for equation in body if equation.kind is Kind.PRODUCT and self._fixed.isdisjoint(equation.reads)
+            equation
+            for equation in body
+            if equation.kind is Kind.PRODUCT and self._program.fixed.isdisjoint(equation.reads)
         ]
         return machine.estimate(again).nanoseconds > machine.nanoseconds_to_keep(leaf.nbytes)
 
@@ -81,7 +81,7 @@ class RecomputeCosts:
         while ahead:
             atom = ahead.pop()
             equation = self._maker.get(atom)
-            if equation is None or equation in inside or self._fixed.issuperset(equation.outputs):
+            if equation is None or equation in inside or self._program.fixed.issuperset(equation.outputs):
                 continue
             in_cycle = is_between(equation, leaf)
             readers = (reader for output in equation.outputs for reader in self._readers[output])

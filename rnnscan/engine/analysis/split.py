@@ -28,7 +28,7 @@ from rnnscan.engine.analysis.recurrence import Recurrence, recurrence_of
 from rnnscan.engine.costs.costs import too_large_to_stack, unbatchable
 from rnnscan.engine.costs.frontier import Frontiers
 from rnnscan.engine.costs.heuristics import Heuristics, ShouldBatch
-from rnnscan.ir.dataflow import determined, needed, partition
+from rnnscan.ir.dataflow import needed, partition
 from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, outputs_of, total_bytes, values_of
 from rnnscan.newton import Newton
 
@@ -137,16 +137,14 @@ def split(
         The split.
     """
     equations = needed(program.equations, program.outputs)
-    fixed = determined(equations, program.invariant)
-    invariant, varying = partition(equations, fixed)
+    invariant, varying = partition(equations, program.fixed)
     groups = _groups(varying, program)
     worth_batching, producers, emitted = _to_batch(
-        varying, groups, should_batch or (lambda _: heuristics.should_batch), fixed, program, operands, heuristics
+        varying, groups, should_batch or (lambda _: heuristics.should_batch), program, operands, heuristics
     )
     level_of = _levels(varying, groups, worth_batching)
     schedule = _Schedule(
         program=program,
-        fixed=fixed,
         maker={output: equation for equation in varying for output in equation.outputs},
         batched={*worth_batching, *producers},
         level_of=level_of,
@@ -186,7 +184,6 @@ def _to_batch(
     varying: Sequence[Equation],
     groups: "Sequence[_Group]",
     should_batch: Callable[[list[Equation]], ShouldBatch],
-    fixed: Collection[Value],
     program: Program,
     operands: Iterable[Value],
     heuristics: Heuristics,
@@ -198,14 +195,14 @@ def _to_batch(
     """
     cyclic = {equation for group in groups for equation in group.cycle.equations}
     decide = should_batch([equation for equation in varying if equation in cyclic])
-    frontiers = Frontiers([*program.carry, *outputs_of(cyclic)], fixed)
+    frontiers = Frontiers([*program.carry, *outputs_of(cyclic)], program.fixed)
     worth_batching: list[Equation] = []
     producers: list[Equation] = []
     stacked: list[Value] = []
     for equation in varying:
         if equation in cyclic:
             continue
-        if decide(equation, cache(partial(frontiers.needs, equation.inputs)), fixed):
+        if decide(equation, cache(partial(frontiers.needs, equation.inputs)), program.fixed):
             frontier = frontiers.find(equation.inputs)
             worth_batching.append(equation)
             producers += frontier.work
@@ -253,7 +250,6 @@ class _Schedule:
     """The loops so far, and the values that later work reads from each."""
 
     program: Program
-    fixed: set[Value]
     maker: dict[Value, Equation]
     batched: set[Equation]
     level_of: Callable[[Atom], int]
@@ -277,7 +273,7 @@ class _Schedule:
         pending = [*values_of([*new_carry, *summed, *emitted]), *inputs_of(core)]
         while pending:
             value = pending.pop()
-            if value in inside or value in self.fixed:
+            if value in inside or value in self.program.fixed:
                 continue
             equation = self.maker.get(value)
             is_materialized = equation is None or value in self.made_by
@@ -301,7 +297,7 @@ class _Schedule:
         equation = self.maker.get(value)
         if equation is None or not self.heuristics.should_repeat(equation, carry):
             return False
-        varying = [operand for operand in equation.reads if operand not in self.fixed]
+        varying = [operand for operand in equation.reads if operand not in self.program.fixed]
         return all(
             not too_large_to_stack([operand], carry) or self._should_repeat(operand, carry) for operand in varying
         )

@@ -7,7 +7,7 @@ from jax import lax
 
 from rnnscan.ir.components import Components
 from rnnscan.ir.contraction import contraction_of
-from rnnscan.ir.dataflow import determined, needed, partition
+from rnnscan.ir.dataflow import needed, partition
 from rnnscan.ir.program import Equation, Program, Value, concatenated, nominal_size
 from rnnscan.ir.traits import Kind
 
@@ -26,18 +26,17 @@ def join_products(program: Program) -> Program:
     Invariant equations come first in the result.
     """
     equations = needed(program.equations, program.outputs)
-    fixed = determined(equations, program.invariant)
     broadcast = _broadcast(equations)
     components = Components(equations, program.carry, program.new_carry)
     groups: dict[Hashable, list[Equation]] = {}
     for equation in equations:
-        if is_rows_by_matrix(equation, fixed) and equation.outputs[0] not in broadcast:
+        if is_rows_by_matrix(equation, program.fixed) and equation.outputs[0] not in broadcast:
             x, weight = equation.inputs
             kind = (x, weight.dtype, equation.operation, components.fed(equation.outputs[0]))
             groups.setdefault(kind, []).append(equation)
     alike = filter(lambda group: len(group) > 1, map(_alike_in_width, groups.values()))
     joined = {equation: group for group in alike for equation in group}
-    first, varying = partition(equations, fixed)
+    first, varying = partition(equations, program.fixed)
     rewritten = [*first]
     for equation in varying:
         if equation not in joined:

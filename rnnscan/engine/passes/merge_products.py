@@ -7,7 +7,6 @@ from rnnscan.engine.costs.heuristics import Heuristics
 from rnnscan.engine.passes.join_products import is_rows_by_matrix
 from rnnscan.engine.passes.sums import Sums
 from rnnscan.ir.components import Components
-from rnnscan.ir.dataflow import determined
 from rnnscan.ir.program import Atom, Equation, Program, Value, concatenated
 
 
@@ -19,14 +18,13 @@ def merge_products(program: Program, heuristics: Heuristics) -> Program:
     which would be batched too.
     """
     sums = Sums(program)
-    fixed = determined(sums.equations, program.invariant)
     components = Components(sums.equations, program.carry, program.new_carry)
     largest = _largest_feeding(sums.equations)
 
     def kind(term: Atom) -> Hashable:
         """A key that is equal for terms to merge; None for other terms."""
         product = sums.maker.get(term)
-        if product is None or not sums.is_read_once(term) or not is_rows_by_matrix(product, fixed):
+        if product is None or not sums.is_read_once(term) or not is_rows_by_matrix(product, program.fixed):
             return None
         x, weight = product.inputs
         if not isinstance(x, Value) or len(x.shape) != 2:

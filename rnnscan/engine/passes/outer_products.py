@@ -7,7 +7,6 @@ from typing import Any
 from jax import lax
 
 from rnnscan.ir.contraction import Contraction, contraction_of
-from rnnscan.ir.dataflow import determined
 from rnnscan.ir.program import Equation, Program, Value
 from rnnscan.ir.rewrite import replace_equations
 from rnnscan.ir.trace import in_place_of
@@ -19,7 +18,7 @@ def outer_products(program: Program) -> Program:
     `k[:, :, None] @ v[:, None, :]` contracts an axis of size 1, and `einsum("nk,nv->nkv", k, v)` none. A product with
     an operand that is the same at every step stays, because its gradient is one product over all steps.
     """
-    return replace_equations(program, partial(_multiplication, fixed=determined(program.equations, program.invariant)))
+    return replace_equations(program, partial(_multiplication, fixed=program.fixed))
 
 
 def _multiplication(equation: Equation, fixed: set[Value]) -> Sequence[Equation] | None:

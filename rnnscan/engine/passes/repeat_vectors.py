@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rnnscan.ir.dataflow import determined
 from rnnscan.ir.program import Atom, Equation, Program, Value, nominal_size
 from rnnscan.ir.trace import Inliner
 
@@ -21,13 +20,13 @@ _REPEATING = frozenset({"add", "sub", "mul", "div", "max", "min"})
 
 def repeat_vectors(program: Program) -> Program:
     """Compute `x + b` as `x + broadcast(b)`, of vectors b that are the same at every step."""
-    fixed, inliner = determined(program.equations, program.invariant), Inliner()
+    inliner = Inliner()
     repeated: dict[tuple[Atom, Any], Atom] = {}
     for equation in program.equations:
         operands = list(equation.inputs)
         for position, vector in enumerate(operands):
             shape = equation.outputs[0].shape
-            if _is_repeated(equation, vector, fixed):
+            if _is_repeated(equation, vector, program.fixed):
                 if (vector, shape) not in repeated:
                     jaxpr = jax.make_jaxpr(lambda leaf, shape=shape: jnp.broadcast_to(leaf, shape))(vector.aval).jaxpr
                     (repeated[vector, shape],) = inliner.inline(jaxpr, [], [vector])

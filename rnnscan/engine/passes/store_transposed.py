@@ -5,17 +5,15 @@ from dataclasses import replace
 from jax import lax
 
 from rnnscan.ir.contraction import contraction_of
-from rnnscan.ir.dataflow import determined
 from rnnscan.ir.program import Atom, Equation, Program, Value, operation
 
 
 def store_transposed(program: Program) -> Program:
     """Compute `x @ w.T`, the cotangent of `x @ w`, from an invariant transposed copy of `w`."""
-    fixed = determined(program.equations, program.invariant)
     copies: dict[Atom, Value] = {}
     equations: list[Equation] = []
     for equation in program.equations:
-        if _reads_columns(equation, fixed):
+        if _reads_columns(equation, program.fixed):
             x, weight = equation.inputs
             if weight not in copies:
                 transposition = operation(lax.transpose_p, {"permutation": (1, 0)}, [weight], equation.origin)

@@ -25,7 +25,7 @@ from rnnscan.engine.primitive.scan import Scan, ScanOptions, Windows
 from rnnscan.engine.units.mesh import unit_axis
 from rnnscan.engine.units.shard_units import UnitCell
 from rnnscan.ir.contraction import contraction_of
-from rnnscan.ir.dataflow import determined, needed
+from rnnscan.ir.dataflow import needed
 from rnnscan.ir.invalid_values import are_searched
 from rnnscan.ir.program import Equation, Value, nominal_size, total_bytes
 from rnnscan.ir.trace import has_checkpoint
@@ -261,7 +261,7 @@ def _sums_outer_products(step: FlatStep) -> bool:
     The outputs of an encoder are one, where an attention reads them. Batched over time, the sum is a product.
     """
     equations = step.program.equations
-    fixed = determined(equations, step.constants)
+    fixed = step.program.fixed
     small = total_bytes([*step.carry, *step.x])
     return any(
         value in fixed and value.nbytes > small and _rows_beside(equation, value) == 1

@@ -11,7 +11,6 @@ from rnnscan.engine.analysis.matrix_groups import Group, grouped, with_groups
 from rnnscan.engine.analysis.matrix_states import MatrixState, find_state
 from rnnscan.engine.analysis.split import Loop, Split, split
 from rnnscan.engine.costs.heuristics import Heuristics
-from rnnscan.ir.dataflow import determined
 from rnnscan.ir.program import outputs_of
 
 
@@ -54,12 +53,11 @@ def find_matrix_states(step: FlatStep, heuristics: Heuristics) -> MatrixSearch:
     cycles = cycles_of(step.program.equations, step.carry, step.new_carry)
     linear = [members[0] for members, cycle in cycles if large[members[0]] and cycle.is_linear()]
     matrices = [index for index in linear if large[index] >= 2]
-    fixed = determined(step.program.equations, step.constants)
-    states, reasons = _find_states(matrices, partial(find_state, step, fixed=fixed, least=least))
+    states, reasons = _find_states(matrices, partial(find_state, step, least=least))
     if not states:
         return MatrixSearch(reasons=reasons)
     other_linear = [index for index in linear if index not in states]
-    vectors, _ = _find_states(other_linear, partial(find_state, step, fixed=fixed, least=least, as_vectors=True))
+    vectors, _ = _find_states(other_linear, partial(find_state, step, least=least, as_vectors=True))
     groups = tuple(grouped(states.values(), vectors.values(), step))
     program = replace(step.program, stacked=step.y)
     search = MatrixSearch(groups, split(with_groups(program, groups), heuristics, scans=True))

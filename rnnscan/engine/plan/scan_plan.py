@@ -27,7 +27,6 @@ from rnnscan.engine.plan.residuals import CarryLeaf, KeptValue, ResidualPlan, St
 from rnnscan.engine.plan.schedule import Schedule
 from rnnscan.engine.primitive.scan import Scan
 from rnnscan.ir.components import Components
-from rnnscan.ir.dataflow import determined
 from rnnscan.ir.linear import linearly_recomputable
 from rnnscan.ir.program import (
     Atom,
@@ -251,8 +250,7 @@ class ScanPlan:
         products = [equation for equation in equations if equation.kind is Kind.PRODUCT]
         if not products and not any(map(unbatchable, equations)):
             return None
-        fixed = determined(equations, self.step.program.invariant)
-        return work_of_products(products, fixed)[0]
+        return work_of_products(products, self.step.program.fixed)[0]
 
     # Matrix states
 

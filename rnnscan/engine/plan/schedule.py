@@ -105,7 +105,6 @@ def _read_after(transpose: Program, new: Mapping[Value, Atom]) -> dict[Value, Va
 
 def _reads_more_than_it_saves(split: Split) -> bool:
     """Whether loops read more batched values than the products of these would read of matrices at each step."""
-    fixed = {*split.program.invariant, *outputs_of(split.invariant)}
     stackable = {*outputs_of(split.batched)}
     if any(map(has_product, split.loops)):
         # A loop with a product would read kept values as well as functions of them. Without one it is fused with the
@@ -113,4 +112,4 @@ def _reads_more_than_it_saves(split: Split) -> bool:
         products = [equation for equation in split.batched if equation.kind is Kind.PRODUCT]
         stackable = depending(split.batched, outputs_of(products))
     read = total_bytes(value for loop in split.loops for value in loop.to_body if value in stackable)
-    return split.heuristics.reads_more_than_it_saves(read, split.batched, fixed)
+    return split.heuristics.reads_more_than_it_saves(read, split.batched, split.program.fixed)

@@ -12,8 +12,7 @@ from rnnscan.engine.analysis.split import Split
 from rnnscan.engine.costs.machine import Cost, Machine
 from rnnscan.engine.plan.execution_plan import ExecutionPlan, NewtonLoop
 from rnnscan.engine.plan.schedule import Schedule
-from rnnscan.ir.dataflow import determined
-from rnnscan.ir.program import outputs_of
+from rnnscan.ir.program import determined
 from rnnscan.ir.trace import trace
 
 
@@ -68,7 +67,7 @@ def estimate_parts(plan: ExecutionPlan, backward: Schedule | None) -> tuple[Part
 
 
 def _parts(direction: str, split: Split, chunk: int, machine: Machine, end: str = "") -> Iterator[PartCost]:
-    fixed = {*split.program.invariant, *outputs_of(split.invariant)}
+    fixed = split.program.fixed
     for number, loop in enumerate(split.loops, 1):
         # Step by step, products read their matrices at each step.
         cost = machine.estimate(loop.body, fixed, chunk) if loop.in_parallel else machine.estimate(loop.body)

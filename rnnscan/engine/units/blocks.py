@@ -18,8 +18,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from rnnscan.ir.contraction import contraction_of
-from rnnscan.ir.dataflow import depending, determined
-from rnnscan.ir.program import Atom, Equation, Value, read
+from rnnscan.ir.dataflow import depending
+from rnnscan.ir.program import Atom, Equation, Value, determined, read
 from rnnscan.ir.traits import Kind
 
 

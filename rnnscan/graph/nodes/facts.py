@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping
 from rnnscan._util.messages import listing, nearest
 from rnnscan.engine.analysis.recurrence import kinds_of_loops
 from rnnscan.graph.nodes.names import is_name_equation
-from rnnscan.ir.dataflow import determined
-from rnnscan.ir.program import Program, Value, outputs_of
+from rnnscan.ir.program import Program, Value, determined, outputs_of
 from rnnscan.memory import Memory
 
 
