@@ -185,20 +185,46 @@ def _gains(program, kept, stacked, most_bytes, rejected):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_a_cut_needs_is_what_it_has(seed):
+def test_a_frontier_is_that_of_a_walk_over_its_work(seed):
     random, program = np.random.default_rng(seed), random_program(seed)
-    looped = [*program.carry, *outputs_of(program.equations[:3])]
-    cuts = Frontiers(looped, {*program.invariant})
-    for equation in program.equations[3:]:
-        cut, needs = cuts.find(equation.inputs), cuts.needs(equation.inputs)
-        assert needs.stacks == bool(cut.stacked)
-        assert needs.moved == cut.moved
-        assert needs.materialized == (total_bytes(cut.materialized) if cut.materialized else None)
-        assert needs.largest == max((output.nbytes for output in outputs_of(cut.work)), default=0)
-        assert needs.kinds == {equation.kind for equation in cut.work}
+    # Of an equation only its kind is looked at.
+    equations = [replace(one, primitive=lax.dot_general_p) if one.name == "exp" else one for one in program.equations]
+    looped = [*program.carry, *outputs_of(equations[:3])]
+    frontiers = Frontiers(looped, {*program.invariant})
+    for equation in equations[3:]:
+        frontier = frontiers.find(equation.inputs)
+        stacked, copied, materialized, work = _walk(frontiers, equation.inputs)
+        assert {*frontier.stacked} == stacked
+        assert {*frontier.copied} == copied
+        assert {*frontier.materialized} == materialized
+        assert {*frontiers.work(frontier)} == work
+        assert frontier.moved == total_bytes(stacked | copied)
+        assert frontier.largest == max((output.nbytes for output in outputs_of(work)), default=0)
+        assert frontier.has_product == (lax.dot_general_p in {equation.primitive for equation in work})
         if random.random() < 0.2:
-            cuts.take(cut, equation.outputs if random.random() < 0.5 else ())
-        cuts.add(equation)
+            frontiers.take(frontier, equation.outputs if random.random() < 0.5 else ())
+        frontiers.add(equation)
+
+
+def _walk(frontiers, atoms):
+    """What is stacked, copied and materialized for values, and the work in between."""
+    stacked, copied, materialized, work = set(), set(), set(), set()
+    waiting, seen = [*atoms], {*frontiers._fixed}
+    while waiting:
+        value = waiting.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if value in frontiers._materialized:
+            materialized.add(value)
+        elif value in frontiers._stacks.get(value, ()):
+            stacked.add(value)
+        elif value not in frontiers._maker:
+            copied.add(value)
+        else:
+            work.add(frontiers._maker[value])
+            waiting.extend(frontiers._maker[value].reads)
+    return stacked, copied, materialized, work
 
 
 def residual_net(params, carry, x):

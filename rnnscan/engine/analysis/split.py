@@ -202,16 +202,18 @@ def _to_batch(
     for equation in varying:
         if equation in cyclic:
             continue
-        if decide(equation, cache(partial(frontiers.needs, equation.inputs)), program.fixed):
-            frontier = frontiers.find(equation.inputs)
+        find = cache(partial(frontiers.find, equation.inputs))
+        if decide(equation, find, program.fixed):
+            frontier = find()
             worth_batching.append(equation)
-            producers += frontier.work
+            producers += frontiers.work(frontier)
             stacked += frontiers.to_stack(frontier)
             frontiers.take(frontier, equation.outputs)
         frontiers.add(equation)
     for value in operands:
         frontier = frontiers.find([value])
-        if frontier.work and (value.nbytes < frontier.moved or heuristics.too_large_to_feed(value, frontier.work)):
+        work = frontiers.work(frontier)
+        if work and (value.nbytes < frontier.moved or heuristics.too_large_to_feed(value, work)):
             stacked.append(value)
             frontiers.take_value(value)
         else:

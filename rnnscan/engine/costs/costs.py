@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import jax
 import jax.numpy as jnp
 
-from rnnscan.engine.costs.frontier import Needs
+from rnnscan.engine.costs.frontier import Frontier
 from rnnscan.ir.bodies import bodies_of
 from rnnscan.ir.contraction import flops_of_product
 from rnnscan.ir.jaxprs import inner_jaxprs
@@ -99,7 +99,7 @@ def _threefry() -> Any:
 
 
 def should_batch_product(
-    equation: Equation, needs: Callable[[], Needs], fixed: Collection[Value], shared: Set[Equation]
+    equation: Equation, find: Callable[[], Frontier], fixed: Collection[Value], shared: Set[Equation]
 ) -> bool:
     """In a loop, a product reads and packs its fixed operand at each step. At once, its result is stacked."""
     varying = [value for value in equation.reads if value not in fixed]
@@ -109,44 +109,44 @@ def should_batch_product(
     if operations_of(equation) < _OPERATIONS_PER_BYTE * moved:
         return False
     if equation in shared:
-        return needs().largest <= _FEEDING_BYTES * moved
+        return find().largest <= _FEEDING_BYTES * moved
     most = total_bytes(value for value in equation.reads if value in fixed) - equation.outputs[0].nbytes
-    return most > 0 and needs().moved < most and needs().largest <= _FEEDING_BYTES * moved
+    return most > 0 and find().moved < most and find().largest <= _FEEDING_BYTES * moved
 
 
-def should_batch_function(equation: Equation, needs: Callable[[], Needs]) -> bool:
+def should_batch_function(equation: Equation, find: Callable[[], Frontier]) -> bool:
     """A batched function uses all cores. It pays behind batched products, and for kept values of some KiB."""
     made = equation.outputs[0].nbytes
     if made > _CACHED_BYTES:
         return False
-    its = needs()
-    follows = its.materialized is not None and its.moved <= made
+    its = find()
+    follows = bool(its.materialized) and its.moved <= made
     pays = follows or _reads_kept_values(its, made)
     return pays and made <= _GROWTH * its.read and its.largest <= _FEEDING_BYTES * made
 
 
-def _reads_kept_values(needs: Needs, made: int) -> bool:
+def _reads_kept_values(its: Frontier, made: int) -> bool:
     """Whether a function of some KiB reads kept values, as those of gates do: no loop or product makes them."""
-    is_cheap = not needs.stacks and Kind.PRODUCT not in needs.kinds and needs.moved <= _GROWTH * made
+    is_cheap = not its.stacked and not its.has_product and its.moved <= _GROWTH * made
     return is_cheap and made >= _LEAST_FUNCTION_BYTES
 
 
-def is_cut_from_a_stack(needs: Callable[[], Needs]) -> bool:
+def is_cut_from_a_stack(find: Callable[[], Frontier]) -> bool:
     """Whether the parts of batched values are cut out in the batch too.
 
     A loop that cuts the gates of a step out of their stack is not vectorized: a ParaGRU takes 2.9 of plain's forward
     time so, and 0.92 with a stack for each gate.
     """
-    its = needs()
-    return its.materialized is not None and not its.moved
+    its = find()
+    return bool(its.materialized) and not its.moved
 
 
-def is_bounded(equation: Equation, needs: Callable[[], Needs]) -> bool:
+def is_bounded(equation: Equation, find: Callable[[], Frontier]) -> bool:
     """Whether a batched equation makes no values that are much larger than what it reads, but by a product.
 
     The scores of an attention are made from values that are 200 times as large as the query, for as many positions.
     """
-    its, made = needs(), total_bytes(equation.outputs)
+    its, made = find(), total_bytes(equation.outputs)
     is_product = equation.kind is Kind.PRODUCT
     is_small = is_product or made <= _FEEDING_BYTES * its.read
     return is_small and its.largest <= _FEEDING_BYTES * max(made, its.read)

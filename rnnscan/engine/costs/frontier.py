@@ -5,11 +5,11 @@ fewest bytes is not always right after the loop. A readout `S q` of a matrix sta
 makes the readout too, S need not be stacked.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rnnscan.ir.components import positions
+from rnnscan.ir.components import positions, union
 from rnnscan.ir.program import Atom, Equation, Value, outputs_of, total_bytes, values_of
 from rnnscan.ir.traits import Kind
 
@@ -19,53 +19,38 @@ class Frontier:
     """What materializes values for all steps of a chunk.
 
     Attributes:
+        wanted: the values.
         stacked: values that the loops must stack, and do not stack yet.
         copied: inputs of the step that must be copied for the chunk, and are not yet. A loop reads them where they are.
         materialized: values that the work reads and that are materialized already.
-        work: the equations that are batched for it, and are not yet.
+        largest: the bytes of the largest value that the work makes.
+        has_product: whether a product is among the work.
     """
 
-    stacked: tuple[Value, ...]
-    copied: tuple[Value, ...]
-    materialized: tuple[Value, ...]
-    work: tuple[Equation, ...]
+    wanted: Sequence[Value]
+    stacked: Sequence[Value]
+    copied: Sequence[Value]
+    materialized: Sequence[Value]
+    largest: int
+    has_product: bool
 
     @property
     def moved(self) -> int:
         """The bytes that are stacked and copied at each step."""
         return total_bytes([*self.stacked, *self.copied])
 
-
-@dataclass(frozen=True)
-class Needs:
-    """What a frontier would cost, before it is taken.
-
-    Attributes:
-        stacks: whether loops must stack values for it.
-        moved: the bytes that are stacked and copied at each step.
-        materialized: the bytes of the materialized values that the work reads; None: there are none.
-        largest: the bytes of the largest value that the work makes.
-        kinds: what the work does with elements.
-    """
-
-    stacks: bool
-    moved: int
-    materialized: int | None
-    largest: int
-    kinds: frozenset[Kind]
-
     @property
     def read(self) -> int:
         """The bytes that are read at each step."""
-        return self.moved + (self.materialized or 0)
+        return self.moved + total_bytes(self.materialized)
 
 
 class _Path(NamedTuple):
-    """The path that materializes a value: the values where it begins, as bits, and as in `Needs`."""
+    """The path that materializes a value: the values where it begins, as bits, and as in `Frontier`."""
 
     begins: int = 0
     largest: int = 0
-    kinds: frozenset[Kind] = frozenset()
+    has_product: bool = False
 
 
 class Frontiers:
@@ -85,7 +70,6 @@ class Frontiers:
         # Few frontiers are taken of many that are asked about. A path is kept until a value on it is materialized.
         self._paths: dict[Value, _Path] = {}
         self._read_by: dict[Value, list[Value]] = {}
-        self._numbers: dict[Value, int] = {}
         self._numbered: list[Value] = []
 
     def add(self, equation: Equation) -> None:
@@ -97,38 +81,34 @@ class Frontiers:
                 self._stacks[output] = frozenset([output]) if output.nbytes < total_bytes(stacks) else stacks
 
     def find(self, atoms: Iterable[Atom]) -> Frontier:
-        """The cheapest frontier that materializes these values."""
-        stacked, copied, materialized, work = [], [], [], dict[Equation, None]()
-        to_see, seen = values_of(atoms), set[Value]()
-        while to_see:
-            value = to_see.pop()
-            if value in seen or value in self._fixed:
-                continue
-            seen.add(value)
-            equation = self._maker.get(value)
-            if value in self._materialized:
-                materialized.append(value)
-            elif value in self._of([value]):
-                stacked.append(value)
-            elif equation is None:
-                copied.append(value)
-            else:
-                work[equation] = None
-                to_see.extend(equation.reads)
-        return Frontier(tuple(stacked), tuple(copied), tuple(materialized), tuple(work))
+        """The cheapest frontier that materializes these values, in time that does not grow with its work."""
+        wanted = [value for value in values_of(atoms) if value not in self._fixed]
+        path = self._joined(wanted)
+        begins = [self._numbered[number] for number in positions(path.begins)]
+        moved = [value for value in begins if value not in self._materialized]
+        return Frontier(
+            wanted,
+            stacked=[value for value in moved if value in self._stacks],
+            copied=[value for value in moved if value not in self._stacks],
+            materialized=[value for value in begins if value in self._materialized],
+            largest=path.largest,
+            has_product=path.has_product,
+        )
 
-    def needs(self, atoms: Iterable[Atom]) -> Needs:
-        """What the frontier that `find` finds would need, in time that does not grow with its work."""
-        begins, largest, kinds = self._joined([value for value in values_of(atoms) if value not in self._fixed])
-        ends = [self._numbered[number] for number in positions(begins)]
-        materialized = [value for value in ends if value in self._materialized]
-        moved = [value for value in ends if value not in self._materialized]
-        stacks = any(value in self._stacks for value in moved)
-        return Needs(stacks, total_bytes(moved), total_bytes(materialized) if materialized else None, largest, kinds)
+    def work(self, frontier: Frontier) -> list[Equation]:
+        """The equations that are batched for a frontier, and are not yet."""
+        begins = {*frontier.stacked, *frontier.copied, *frontier.materialized}
+        work, ahead = dict[Equation, None](), [*frontier.wanted]
+        while ahead:
+            value = ahead.pop()
+            if value not in begins and self._maker[value] not in work:
+                work[self._maker[value]] = None
+                ahead += [read for read in self._maker[value].reads if read not in self._fixed]
+        return [*work]
 
     def take(self, frontier: Frontier, results: Iterable[Value] = ()) -> None:
         """Take a frontier. What it moves and computes, and `results`, are materialized from now on."""
-        for value in (*frontier.stacked, *frontier.copied, *outputs_of(frontier.work), *results):
+        for value in (*frontier.stacked, *frontier.copied, *outputs_of(self.work(frontier)), *results):
             self.take_value(value)
 
     def take_value(self, value: Value) -> None:
@@ -169,17 +149,14 @@ class Frontiers:
         return value in self._materialized or value not in self._maker or value in self._stacks.get(value, ())
 
     def _begin(self, value: Value) -> _Path:
-        number = self._numbers.setdefault(value, len(self._numbers))
-        if number == len(self._numbered):
-            self._numbered.append(value)
-        return _Path(1 << number)
+        self._numbered.append(value)
+        return _Path(1 << len(self._numbered) - 1)
 
     def _union(self, values: Iterable[Value]) -> _Path:
         paths = [self._paths[value] for value in values]
-        begins, kinds = 0, frozenset[Kind]()
-        for path in paths:
-            begins, kinds = begins | path.begins, kinds | path.kinds
-        return _Path(begins, max((path.largest for path in paths), default=0), kinds)
+        begins = union(path.begins for path in paths)
+        largest = max((path.largest for path in paths), default=0)
+        return _Path(begins, largest, any(path.has_product for path in paths))
 
     def _of(self, atoms: Iterable[Atom]) -> frozenset[Value]:
         """What must still be stacked to materialize values."""
@@ -190,4 +167,4 @@ class Frontiers:
 def _with(equation: Equation, path: _Path) -> _Path:
     """A path with one more equation at its end."""
     largest = max([path.largest, *(output.nbytes for output in equation.outputs)])
-    return _Path(path.begins, largest, path.kinds | {equation.kind})
+    return _Path(path.begins, largest, path.has_product or equation.kind is Kind.PRODUCT)

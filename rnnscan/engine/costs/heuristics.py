@@ -16,7 +16,7 @@ from rnnscan.engine.costs.costs import (
     too_large_to_stack,
     work_of_products,
 )
-from rnnscan.engine.costs.frontier import Needs
+from rnnscan.engine.costs.frontier import Frontier
 from rnnscan.engine.costs.machine import CPU, GPU, TPU, Machine
 from rnnscan.engine.costs.platform import default_platform, platform_of
 from rnnscan.ir.program import Equation, Value, outputs_of, total_bytes
@@ -26,7 +26,7 @@ from rnnscan.newton import Newton
 
 # Whether to batch an equation, given what materializes its operands, and the values that are the same at
 # every step.
-ShouldBatch: TypeAlias = Callable[[Equation, Callable[[], Needs], Collection[Value]], bool]
+ShouldBatch: TypeAlias = Callable[[Equation, Callable[[], Frontier], Collection[Value]], bool]
 
 
 # What is batched of a step that runs whole.
@@ -121,7 +121,7 @@ class Heuristics:
     def should_batch(
         self,
         equation: Equation,
-        needs: Callable[[], Needs],
+        find: Callable[[], Frontier],
         fixed: Collection[Value],
         shared: Set[Equation] = frozenset(),
     ) -> bool:
@@ -132,21 +132,21 @@ class Heuristics:
 
         Args:
             equation: the equation.
-            needs: finds what materializes its operands. Few equations need it.
+            find: finds what materializes its operands. Few equations need it.
             fixed: values that are the same at every step.
             shared: equations that two loops would run: the one that recomputes carries, and the pull-back.
         """
         if self.runs_whole:
-            return self.batch == "inputs" and equation.kind is Kind.PRODUCT and needs().materialized is None
+            return self.batch == "inputs" and equation.kind is Kind.PRODUCT and not find().materialized
         if self.batch != "costly":
-            return self.batch == "everything" or is_bounded(equation, needs)
+            return self.batch == "everything" or is_bounded(equation, find)
         if equation.traits.is_transcendental:
-            return should_batch_function(equation, needs)
+            return should_batch_function(equation, find)
         if equation.kind is Kind.PART:
-            return is_cut_from_a_stack(needs)
+            return is_cut_from_a_stack(find)
         if equation.kind is Kind.PLACE:
             return True  # It may be a gather, which is then one for a chunk of steps.
-        return equation.kind is Kind.PRODUCT and should_batch_product(equation, needs, fixed, shared)
+        return equation.kind is Kind.PRODUCT and should_batch_product(equation, find, fixed, shared)
 
     def may_batch(self, equation: Equation) -> bool:
         """Whether `should_batch` can be true of an equation, whatever materializes its operands."""
@@ -181,9 +181,9 @@ class Heuristics:
             return lambda *_: False
         largest = max((value.nbytes for value in outputs_of(loops)), default=0)
 
-        def should_batch(equation: Equation, needs: Callable[[], Needs], fixed: Collection[Value]) -> bool:
-            hides = _HIDDEN * total_bytes(equation.outputs) <= largest and needs().materialized is None
-            return not hides and self.should_batch(equation, needs, fixed)
+        def should_batch(equation: Equation, find: Callable[[], Frontier], fixed: Collection[Value]) -> bool:
+            hides = _HIDDEN * total_bytes(equation.outputs) <= largest and not find().materialized
+            return not hides and self.should_batch(equation, find, fixed)
 
         return should_batch
 
