@@ -6,7 +6,7 @@ leaves: a net with the states of 20 batch norms in its carry has 40.
 Source: Sharir 1981, "A strong-connectivity algorithm and its applications in data flow analysis".
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from operator import or_
 
@@ -29,55 +29,62 @@ class Components:
 
     def __init__(self, equations: Sequence[Equation], carry: Sequence[Value], new_carry: Sequence[Atom]) -> None:
         leaves = [1 << position for position in range(len(carry))]
-        depends = _depends(equations, zip(carry, leaves, strict=True))
-        feeds = _feeds(equations, zip(new_carry, leaves, strict=True))
-        self.reaches = [feeds.get(leaf, 0) for leaf in carry]
-        self.reached_from = [depends.get(atom, 0) for atom in new_carry]
-        self.members = _strongly_connected(self.reaches, self.reached_from)
-        group_of = {position: index for index, group in enumerate(self.members) for position in group}
-        groups = [1 << group_of[position] for position in range(len(carry))]
-        # Bit i of depends[v] is set where v depends on group i in the same step, bit j of feeds[v] where group j
+        self._equations = equations
+        # Bit i of depends[v] is set where v depends on leaf i in the same step, bit j of feeds[v] where the new leaf j
         # depends on v.
-        self._leaf_depends, self._leaf_feeds = depends, feeds
-        self._depends = _depends(equations, zip(carry, groups, strict=True))
-        self._feeds = _feeds(equations, zip(new_carry, groups, strict=True))
+        self._depends = _depends(equations, zip(carry, leaves, strict=True))
+        self._feeds = _feeds(equations, zip(new_carry, leaves, strict=True))
+        self.reaches = [self._feeds.get(leaf, 0) for leaf in carry]
+        self.reached_from = [self._depends.get(atom, 0) for atom in new_carry]
+        self.members = _strongly_connected(self.reaches, self.reached_from)
+        # A group is known by the bit of its first leaf. Of most groups it is the only one.
+        self._larger = [(sum(1 << leaf for leaf in group), 1 << group[0]) for group in self.members if len(group) > 1]
 
-    def loops(self, equations: Iterable[Equation]) -> list[Equation]:
+    def loops(self) -> set[Equation]:
         """The equations that lie between two leaves of a group, so that they depend on the step before."""
-        return [equation for equation in equations if _around(equation, self._depends, self._feeds)]
+        return {equation for equations in self.by_group() for equation in equations}
 
-    def by_group(self, equations: Iterable[Equation]) -> list[list[Equation]]:
+    def by_group(self) -> list[list[Equation]]:
         """For each group of `members` the equations that lie between two of its leaves, in order."""
-        lists: list[list[Equation]] = [[] for _ in self.members]
-        for equation in equations:
-            for index in positions(_around(equation, self._depends, self._feeds)):
-                lists[index].append(equation)
-        return lists
+        lists: dict[int, list[Equation]] = {group[0]: [] for group in self.members}
+        for equation in self._equations:
+            groups = union([self.feeding(output) & self.fed(output) for output in equation.outputs])
+            for first in positions(groups):
+                lists[first].append(equation)
+        return [*lists.values()]
 
     def feeds_leaf(self, equation: Equation, leaf: int) -> bool:
         """Whether a leaf of the new carry depends on an equation."""
-        return any(self._leaf_feeds.get(output, 0) >> leaf & 1 for output in equation.outputs)
+        return any(self._feeds.get(output, 0) >> leaf & 1 for output in equation.outputs)
 
     def is_between(self, equation: Equation, leaf: int) -> bool:
         """Whether an equation lies between a leaf and the same leaf of the new carry."""
-        return bool(_around(equation, self._leaf_depends, self._leaf_feeds) >> leaf & 1)
+        return bool(self._around(equation) >> leaf & 1)
 
-    def between(self, equations: Iterable[Equation]) -> Iterator[tuple[Equation, int]]:
+    def between(self) -> Iterator[tuple[Equation, int]]:
         """Equations that lie between a leaf and the same leaf of the new carry, and these leaves, as bits."""
-        for equation in equations:
-            if bits := _around(equation, self._leaf_depends, self._leaf_feeds):
+        for equation in self._equations:
+            if bits := self._around(equation):
                 yield equation, bits
 
-    def feeding(self, value: Value) -> frozenset[tuple[int, ...]]:
-        """The groups that a value depends on in the same step."""
+    def feeding(self, value: Value) -> int:
+        """The groups that a value depends on in the same step, as the bits of their first leaves."""
         return self._groups(self._depends.get(value, 0))
 
-    def fed(self, value: Value) -> frozenset[tuple[int, ...]]:
-        """The groups that depend on a value in the same step."""
+    def fed(self, value: Value) -> int:
+        """The groups that depend on a value in the same step, as the bits of their first leaves."""
         return self._groups(self._feeds.get(value, 0))
 
-    def _groups(self, bits: int) -> frozenset[tuple[int, ...]]:
-        return frozenset(self.members[index] for index in positions(bits))
+    def _groups(self, leaves: int) -> int:
+        """The groups of some leaves."""
+        for group, first in self._larger:
+            if leaves & group:
+                leaves = leaves & ~group | first
+        return leaves
+
+    def _around(self, equation: Equation) -> int:
+        """The leaves that a result of an equation depends on, and the new ones of which depend on it."""
+        return union([self._depends.get(output, 0) & self._feeds.get(output, 0) for output in equation.outputs])
 
 
 def union(sets: Iterable[int]) -> int:
@@ -85,16 +92,11 @@ def union(sets: Iterable[int]) -> int:
     return reduce(or_, sets, 0)
 
 
-def _around(equation: Equation, depends: Mapping[Atom, int], feeds: Mapping[Atom, int]) -> int:
-    """The bits of what a result of an equation both depends on and feeds."""
-    return union(depends.get(output, 0) & feeds.get(output, 0) for output in equation.outputs)
-
-
 def _depends(equations: Iterable[Equation], inputs: Iterable[tuple[Atom, int]]) -> dict[Atom, int]:
     """The bits of the inputs that each value depends on."""
     depends = dict(inputs)
     for equation in equations:
-        bits = union(depends.get(value, 0) for value in equation.reads)
+        bits = union([depends.get(value, 0) for value in equation.reads])
         if bits:
             depends.update(dict.fromkeys(equation.outputs, bits))
     return depends
@@ -106,7 +108,7 @@ def _feeds(equations: Sequence[Equation], outputs: Iterable[tuple[Atom, int]]) -
     for atom, output_bits in outputs:
         feeds[atom] = feeds.get(atom, 0) | output_bits
     for equation in reversed(equations):
-        bits = union(feeds.get(output, 0) for output in equation.outputs)
+        bits = union([feeds.get(output, 0) for output in equation.outputs])
         if bits:
             for value in equation.reads:
                 feeds[value] = feeds.get(value, 0) | bits

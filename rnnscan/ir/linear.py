@@ -105,7 +105,7 @@ def linearly_recomputable(
     """
     leaves, new_leaves = [carry[index] for index in candidates], [new_carry[index] for index in candidates]
     components = Components(equations, leaves, new_leaves)
-    linear = _linear(components.between(equations), leaves, new_leaves, updates=True)
+    linear = _linear(components.between(), leaves, new_leaves, updates=True)
     left_out: list[int] = []
     for members in components.members:
         left_out += _without_cycles([leaf for leaf in members if linear >> leaf & 1], components)

@@ -80,7 +80,7 @@ def test_components_are_those_of_a_search_from_each_leaf(seed):
     size = range(len(program.carry))
     expected = {tuple(j for j in size if j == i or (j in reaches[i] and i in reaches[j])) for i in size}
     assert components.members == sorted(expected)
-    for members, equations in zip(components.members, components.by_group(program.equations), strict=True):
+    for members, equations in zip(components.members, components.by_group(), strict=True):
         assert equations == [
             equation
             for equation in program.equations
@@ -114,7 +114,7 @@ def _linearly_recomputable(program, candidates):
         trial = [*left_out, candidate]
         leaves, new_leaves = ([leaves[i] for i in trial] for leaves in (program.carry, program.new_carry))
         components = Components(program.equations, leaves, new_leaves)
-        cycles = components.by_group(program.equations)
+        cycles = components.by_group()
         if all(
             len(members) == 1 and is_linear(cycle, leaves[members[0]], new_leaves[members[0]], updates=True)
             for members, cycle in zip(components.members, cycles, strict=True)

@@ -71,7 +71,7 @@ def test_only_the_loop_is_left_in_it_where_everything_is_batched():
     assert products(loop.body) == 1
     program = parts.program
     components = Components(program.equations, program.carry, program.new_carry)
-    assert {*loop.body} == {*components.loops(program.equations)}
+    assert {*loop.body} == components.loops()
 
 
 def test_what_control_flow_makes_stays_in_a_loop_although_nothing_is_carried():

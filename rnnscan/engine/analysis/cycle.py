@@ -96,6 +96,6 @@ def cycles_of(
         new_carry: its new carry.
     """
     components = Components(equations, carry, new_carry)
-    for members, between in zip(components.members, components.by_group(equations), strict=True):
+    for members, between in zip(components.members, components.by_group(), strict=True):
         leaves, new_leaves = tuple(carry[i] for i in members), tuple(new_carry[i] for i in members)
         yield members, Cycle(tuple(between), leaves, new_leaves)

@@ -78,9 +78,9 @@ class ScanPlan:
         most_bytes = min(self.choices.expensive_bytes // max(1, self.scan.length), self._kept_bytes)
         step, candidates = self.step, self._recomputable_candidates
         leaves, new_leaves = [step.carry[i] for i in candidates], [step.new_carry[i] for i in candidates]
-        looped = Components(step.program.equations, leaves, new_leaves).loops(step.program.equations)
+        looped = Components(step.program.equations, leaves, new_leaves).loops()
         choice = ExpensiveChoice(
-            step.program, step.kept, self.repeats, candidates, self._cheap_carries, {*looped}, self.choices.machine
+            step.program, step.kept, self.repeats, candidates, self._cheap_carries, looped, self.choices.machine
         )
         return replace(self, step=step.keeping_too(*choice.choose(most_bytes)))
 
@@ -341,7 +341,7 @@ def keeping_residuals(step: FlatStep) -> FlatStep:
     A scan that is batched over time, because it lies in no loop, is left as it is.
     """
     program = step.program
-    looped = {*Components(program.equations, program.carry, program.new_carry).loops(program.equations)}
+    looped = Components(program.equations, program.carry, program.new_carry).loops()
     saving = {old: new for old in program.equations if old in looped and (new := saving_equation(old))}
     if not saving:
         return step
