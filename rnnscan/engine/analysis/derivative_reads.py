@@ -47,8 +47,7 @@ def _read_by_derivative(equation: Equation, active: Collection[Atom]) -> Iterabl
 def derivative_of(equation: Equation) -> Program | None:
     """The program `(*operands, *tangents of floats) -> (*results, *their tangents)`; None if a rule rejects that."""
     if equation not in _derivatives:
-        types, floats = [atom.aval for atom in equation.inputs], [*map(is_float, equation.inputs)]
-        traced = tangents_if_any(equation.evaluate, types, floats)
+        traced = tangents_if_any(equation, [*map(is_float, equation.inputs)])
         _derivatives[equation] = None if traced is None else traced[0]
     return _derivatives[equation]
 

@@ -83,7 +83,7 @@ def _reached_outputs(equation: Equation, flags: Sequence[bool], place: int) -> l
     alone = _derived_outputs(equation, tuple(other == place for other in range(len(flags))))
     if alone:
         return alone
-    traced = tangents_if_any(equation.evaluate, [atom.aval for atom in equation.inputs], flags)
+    traced = tangents_if_any(equation, flags)
     if traced is None:
         return [*map(is_float, equation.outputs)]
     program, results = traced[0], len(equation.outputs)
@@ -99,7 +99,7 @@ def _derived_outputs(equation: Equation, flags: tuple[bool, ...]) -> list[bool]:
     is_like_others = not any(map(_is_function, equation.params.values()))
     known: list[bool] | None = _derived_outputs_of.get(key) if is_like_others else None
     if known is None:
-        traced = tangents_if_any(equation.evaluate, [atom.aval for atom in equation.inputs], flags)
+        traced = tangents_if_any(equation, flags)
         known = [] if traced is None else traced[1]
         if is_like_others:
             _derived_outputs_of[key] = known

@@ -11,7 +11,7 @@ from jax.custom_batching import custom_vmap
 from jax.interpreters import ad
 
 from rnnscan.engine.analysis.leaves import places, replace_at, split_list
-from rnnscan.ir.program import Program
+from rnnscan.ir.program import Equation, Program
 from rnnscan.ir.trace import trace
 
 
@@ -60,26 +60,23 @@ def no_axis_is_mapped(axis: Any, axes: Sequence[int | None]) -> bool:
     return all(operand_axis is None for operand_axis in axes) and type(axis.name) is object
 
 
-def with_tangents(
-    function: Callable[..., Sequence[Any]], types: Sequence[Any], moving: Sequence[bool]
-) -> tuple[Program, list[bool]]:
-    """The program `(*arguments, *tangents of some) -> (*results, *their tangents)`, and which results have a tangent.
+def with_tangents(equation: Equation, moving: Sequence[bool]) -> tuple[Program, list[bool]]:
+    """The program `(*operands, *tangents of some) -> (*results, *their tangents)`, and which results have a tangent.
 
     Args:
-        function: returns a flat list of arrays.
-        types: the types of its arguments.
-        moving: for each argument whether it has a tangent.
+        equation: the equation.
+        moving: for each operand whether it has a tangent.
 
     Raises:
-        Exception: any error, if a derivative rule rejects the arguments.
+        Exception: any error, if a derivative rule rejects the operands.
     """
-    indices, flags = places(moving), list[bool]()
+    types, indices, flags = [atom.aval for atom in equation.inputs], places(moving), list[bool]()
 
     def tangents(*leaves: Any) -> list[Any]:
         primals, directions = split_list(leaves, [len(types)])
 
         def of_some(*moving_primals: Any) -> Any:
-            results = function(*replace_at(primals, indices, moving_primals))
+            results = equation.evaluate(*replace_at(primals, indices, moving_primals))
             flags.extend(map(has_tangent, results))
             return results
 
@@ -89,16 +86,14 @@ def with_tangents(
     return trace(tangents, *types, *(types[index].to_tangent_aval() for index in indices)), flags
 
 
-def tangents_if_any(
-    function: Callable[..., Sequence[Any]], types: Sequence[Any], moving: Sequence[bool]
-) -> tuple[Program, list[bool]] | None:
-    """As `with_tangents`; None if a derivative rule rejects the arguments.
+def tangents_if_any(equation: Equation, moving: Sequence[bool]) -> tuple[Program, list[bool]] | None:
+    """As `with_tangents`; None if a derivative rule rejects the operands.
 
     A callback has no derivative, and the rule of a linear solve fails for matrices with a tangent and a right-hand side
     without one (jax 0.10 to 0.12). A rule of the user's may raise any error.
     """
     try:
-        return with_tangents(function, types, moving)
+        return with_tangents(equation, moving)
     except Exception:
         return None
 

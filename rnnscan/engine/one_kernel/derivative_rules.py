@@ -55,7 +55,7 @@ def _with_jvp(run: Callable[..., list[Any]], equation: Equation, write: Write) -
     @partial(function.defjvp, symbolic_zeros=True)
     def differentiate(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         moving = [not isinstance(tangent, SymbolicZero) for tangent in tangents]
-        program, _ = with_tangents(equation.evaluate, _types(equation), moving)
+        program, _ = with_tangents(equation, moving)
         dots = compress(tangents, moving)
         results, of_results = split_list(_run(write(program), *primals, *dots), [len(equation.outputs)])
         return results, of_results
