@@ -159,7 +159,7 @@ def _carry(
         for index in loop.members:
             kept = scan.residuals.carry[index].in_words(scan.chunk)
             source = sources(step.new_carry[index])
-            axes = plan.axis_order.axes.get(index, ())
+            axes = plan.ordered.axes.get(index, ())
             leaves[step.changing[index]] = CarryInfo(types[index], number, loop.kind, source, kept, axes)
     for place in step.unchanged:
         leaf = _whole_carry(scan)[place]

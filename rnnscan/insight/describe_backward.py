@@ -32,7 +32,7 @@ def backward_schedule(plan: ExecutionPlan) -> Schedule | None:
     if plan.route.engine != "fission" and plan.route.one_kernel is None:
         return None
     scan, leaves = plan.scan(plan.call.length), jax.tree.leaves(plan.call.carry)
-    carry = plan.axis_order.of([leaves[index] for index in scan.step.changing])
+    carry = plan.ordered.of([leaves[index] for index in scan.step.changing])
     return schedule_of_derivative(scan, plan.constants, carry, jax.tree.leaves(plan.call.xs))
 
 

@@ -26,7 +26,7 @@ def step_diagram(plan: ExecutionPlan, description: StepDescription, places: Mapp
         description: its description.
         places: the place of each argument, such as "params['kernel']", by the id of the array.
     """
-    step, call = plan.ordered_step, plan.call
+    step, call = plan.ordered.step, plan.call
     program = step.program
     carry = _carry(plan)
     xs = _leaf_places("x", call.inputs)
@@ -86,7 +86,7 @@ def renamed(diagram: Diagram, names: Mapping[str, str]) -> Diagram:
 
 def _carry(plan: ExecutionPlan) -> list[tuple[Value, Atom]]:
     """All leaves of the carry before and after the step, by position."""
-    step = plan.ordered_step
+    step = plan.ordered.step
     unchanged = step.constants[len(step.constants) - len(step.unchanged) :]
     pairs = [*zip(step.carry, step.new_carry, strict=True), *((leaf, leaf) for leaf in unchanged)]
     pair_of = dict(zip([*step.changing, *step.unchanged], pairs, strict=True))
@@ -95,7 +95,7 @@ def _carry(plan: ExecutionPlan) -> list[tuple[Value, Atom]]:
 
 def _labels(plan: ExecutionPlan) -> dict[Value, str]:
     labels_of: dict[Value, dict[str, None]] = {}
-    for position, atom in plan.ordered_step.named.items():
+    for position, atom in plan.ordered.step.named.items():
         if isinstance(atom, Value):
             labels_of.setdefault(atom, {})[plan.call.names.labels[position]] = None
     return {value: ", ".join(labels) for value, labels in labels_of.items()}
@@ -103,7 +103,7 @@ def _labels(plan: ExecutionPlan) -> dict[Value, str]:
 
 def _keeping(plan: ExecutionPlan) -> dict[Value, str]:
     """What happens to each value of the step between the passes; empty if one step does not tell."""
-    kept, step = kept_values(plan), plan.ordered_step
+    kept, step = kept_values(plan), plan.ordered.step
     if kept is None or plan.memory is None:
         return {}
     times: Counter[tuple[str, Any]] = Counter()

@@ -25,12 +25,14 @@ _LARGEST_RATIO = 0.9
 
 @dataclass(frozen=True)
 class AxisOrder:
-    """The order of the axes in which a loop carries its leaves.
+    """A step with the leaves of its carry in the order of axes in which a loop carries them.
 
     Attributes:
+        step: the step.
         axes: by position in the carry of a step, the axes of the leaf in the order of the loop; others are as they are.
     """
 
+    step: FlatStep
     axes: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     def of(self, carry: Sequence[Any]) -> list[Any]:
@@ -42,7 +44,7 @@ class AxisOrder:
         return [jnp.transpose(leaf, _inverse(self.axes[i])) if i in self.axes else leaf for i, leaf in enumerate(carry)]
 
 
-def long_axes_last(step: FlatStep, machine: Machine) -> tuple[FlatStep, AxisOrder]:
+def long_axes_last(step: FlatStep, machine: Machine) -> AxisOrder:
     """The step with leaves of its carry in another order of axes, where that pays and moves no values at each step."""
     order: dict[int, tuple[int, ...]] = {}
     for shape in dict.fromkeys(leaf.shape for leaf in step.carry if jnp.issubdtype(leaf.dtype, jnp.floating)):
@@ -57,7 +59,7 @@ def long_axes_last(step: FlatStep, machine: Machine) -> tuple[FlatStep, AxisOrde
         if _time(reordered, machine) <= _LARGEST_RATIO * _time(step, machine):
             step = reordered
             order |= dict.fromkeys(leaves, axes)
-    return step, AxisOrder(order)
+    return AxisOrder(step, order)
 
 
 def _time(step: FlatStep, machine: Machine) -> float:

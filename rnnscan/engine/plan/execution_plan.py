@@ -175,28 +175,19 @@ class ExecutionPlan:
 
     def scan_to_run(self, length: int) -> ScanPlan:
         """`scan`, before values are chosen that only a derivative needs. See `ScanPlan.for_derivatives`."""
-        step, chooses = self.ordered_step.keeping_parts(), self._leaves_the_choice
+        step, chooses = self.ordered.step.keeping_parts(), self._leaves_the_choice
         windows = None if self.states.state_chunk is None else self.states.scan.options.windows
         return self.scan_of(step, length, chooses_kept_values=chooses, whole=self.whole, windows=windows)
 
-    @property
-    def ordered_step(self) -> FlatStep:
-        """The step with the leaves of its carry in the order of axes in which the fission engine carries them."""
-        return self._step_and_order[0]
-
-    @property
-    def axis_order(self) -> AxisOrder:
-        """The order of the axes in which the fission engine carries the leaves."""
-        return self._step_and_order[1]
-
     @cached_property
-    def _step_and_order(self) -> tuple[FlatStep, AxisOrder]:
-        """The step with the leaves of its carry in another order of axes, and this order."""
+    def ordered(self) -> AxisOrder:
+        """The step with the leaves of its carry in the order of axes in which the fission engine carries them."""
+        as_written = AxisOrder(self.step)
         free = self.route.engine == "fission" and self.call.parallel is None and self.states.state_chunk is None
         if not free or not self.choices.long_axes_last:
-            return self.step, AxisOrder()
-        step, order = long_axes_last(self.step, self.choices.machine)
-        return (step, order) if order.axes and not self._is_on_mesh else (self.step, AxisOrder())
+            return as_written
+        order = long_axes_last(self.step, self.choices.machine)
+        return order if order.axes and not self._is_on_mesh else as_written
 
     @property
     def _leaves_the_choice(self) -> bool:

@@ -45,8 +45,8 @@ def run(plan: ExecutionPlan) -> tuple[Any, Any]:
             xs = [call.cell.mesh.gather_features(leaf) for leaf in xs]
         scan = plan.scan_to_run(length)
         parameters = replace(scan.scan, copied=copied)
-        final, ys = bind_with_copies(constants, plan.axis_order.of(carry), xs, bound_step(scan), parameters)
-        return plan.axis_order.undone(final), ys
+        final, ys = bind_with_copies(constants, plan.ordered.of(carry), xs, bound_step(scan), parameters)
+        return plan.ordered.undone(final), ys
 
     if plan.states.state_chunk is None:
         in_segments: RunSubScan = partial(run_nested, run_steps, plan.scan_to_run(call.length).scan, constants)
