@@ -53,11 +53,6 @@ def _structure_of_operation(primitive: Any, params: Mapping[str, Any], *, like: 
     return primitive, source, _structure_of_parameter(params, like=like)
 
 
-def structure_of_jaxpr(jaxpr: Any) -> Hashable:
-    """The structure of a jaxpr, with the numbers of its literals, by the rules of `structure_of_operation`."""
-    return _structure_of_jaxpr(jaxpr, like="source")
-
-
 def key_of_step(program: Program) -> Hashable:
     """A key that is equal for steps that do the same in the same named scopes. Functions equal themselves alone."""
     numbers = _Numbers(like="function")
@@ -125,9 +120,9 @@ def _structure_of_parameter(value: Any, *, like: Like) -> Hashable:
     """
     if isinstance(value, core.ClosedJaxpr):
         consts = tuple(_structure_of_const(const, like=like) for const in value.consts)
-        return "closed", consts, _structure_of_jaxpr(value.jaxpr, like=like)
+        return "closed", consts, structure_of_jaxpr(value.jaxpr, like=like)
     if isinstance(value, core.Jaxpr):
-        return _structure_of_jaxpr(value, like=like)
+        return structure_of_jaxpr(value, like=like)
     if isinstance(value, Mapping):
         pairs = sorted(value.items(), key=lambda item: str(item[0]))
         return "mapping", tuple((key, _structure_of_parameter(each, like=like)) for key, each in pairs)
@@ -155,10 +150,11 @@ def _equals_only_itself(value: Any) -> bool:
 def _structure_of_const(array: Any, *, like: Like) -> Hashable:
     if like == "work":
         return str((getattr(array, "shape", ()), getattr(array, "dtype", type(array))))
-    return id(array) if like == "function" or isinstance(array, jax.core.Tracer) else structure_of_array(array)
+    return id(array) if like == "function" else structure_of_array(array)
 
 
-def _structure_of_jaxpr(jaxpr: Any, *, like: Like) -> Hashable:
+def structure_of_jaxpr(jaxpr: Any, *, like: Like = "source") -> Hashable:
+    """The structure of a jaxpr, with the numbers of its literals, by the rules of `structure_of_operation`."""
     numbers = _Numbers(like=like)
     numbers.add(jaxpr.constvars)
     operations = ((eqn.primitive, eqn.params, eqn.ctx, eqn.invars, eqn.outvars) for eqn in jaxpr.eqns)
