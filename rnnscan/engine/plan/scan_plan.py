@@ -11,7 +11,7 @@ from rnnscan.engine import passes
 from rnnscan.engine.analysis.carried_sums import as_sums
 from rnnscan.engine.analysis.cones import Cones
 from rnnscan.engine.analysis.derivative_reads import cones_of_derivative, read_by_derivatives
-from rnnscan.engine.analysis.expensive_choice import ExpensiveChoice
+from rnnscan.engine.analysis.expensive_choice import values_to_keep
 from rnnscan.engine.analysis.expensive_values import cones_with_all_carries
 from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.forward_rules import forward_rules
@@ -79,10 +79,9 @@ class ScanPlan:
         step, candidates = self.step, self._recomputable_candidates
         leaves, new_leaves = [step.carry[i] for i in candidates], [step.new_carry[i] for i in candidates]
         looped = Components(step.program.equations, leaves, new_leaves).loops()
-        choice = ExpensiveChoice(
-            step.program, step.kept, self.repeats, candidates, self._cheap_carries, looped, self.choices.machine
-        )
-        return replace(self, step=step.keeping_too(*choice.choose(most_bytes)))
+        cheap, machine = self._cheap_carries, self.choices.machine
+        values = values_to_keep(step.program, step.kept, self.repeats, candidates, cheap, looped, machine, most_bytes)
+        return replace(self, step=step.keeping_too(*values))
 
     @cached_property
     def for_derivatives(self) -> "ScanPlan":
