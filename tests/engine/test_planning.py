@@ -202,7 +202,7 @@ def test_a_frontier_is_that_of_a_walk_over_its_work(seed):
         assert frontier.largest == max((output.nbytes for output in outputs_of(work)), default=0)
         assert frontier.has_product == (lax.dot_general_p in {equation.primitive for equation in work})
         if random.random() < 0.2:
-            frontiers.take(frontier, equation.outputs if random.random() < 0.5 else ())
+            frontiers.take(frontier, [*work, equation] if random.random() < 0.5 else work)
         frontiers.add(equation)
 
 

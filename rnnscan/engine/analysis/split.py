@@ -18,7 +18,7 @@ Flow".
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 
 from rnnscan.engine.analysis.cycle import Cycle, cycles_of
@@ -139,13 +139,15 @@ def split(
     equations = needed(program.equations, program.outputs)
     invariant, varying = partition(equations, program.fixed)
     groups = _groups(varying, program)
-    worth_batching, producers, emitted = _to_batch(
-        varying, groups, should_batch or (lambda _: heuristics.should_batch), program, operands, heuristics
-    )
-    level_of = _levels(varying, groups, worth_batching)
+    looped, others = partition(varying, {value for group in groups for value in group.values})
+    decide = heuristics.should_batch if should_batch is None else should_batch(looped)
+    frontiers = Frontiers([*program.carry, *outputs_of(looped)], program.fixed)
+    worth_batching, producers, emitted = _to_batch(others, frontiers, decide, program.fixed)
+    emitted += _to_stack(operands, frontiers, heuristics)
+    level_of = _levels(others, groups, worth_batching)
     schedule = _Schedule(
         program=program,
-        maker={output: equation for equation in varying for output in equation.outputs},
+        varying=varying,
         batched={*worth_batching, *producers},
         level_of=level_of,
         heuristics=heuristics,
@@ -174,42 +176,38 @@ def split(
         heuristics,
         tuple(invariant),
         tuple(varying),
-        schedule.loops(varying),
+        schedule.loops(),
         outside_loops=tuple(equation for equation in varying if equation in schedule.outside_loops),
         batched=tuple(equation for equation in varying if equation in schedule.batched),
     )
 
 
 def _to_batch(
-    varying: Sequence[Equation],
-    groups: "Sequence[_Group]",
-    should_batch: Callable[[list[Equation]], ShouldBatch],
-    program: Program,
-    operands: Iterable[Value],
-    heuristics: Heuristics,
+    equations: Iterable[Equation], frontiers: Frontiers, should_batch: ShouldBatch, fixed: Collection[Value]
 ) -> tuple[list[Equation], list[Equation], list[Value]]:
-    """Choose the equations that pay to batch.
+    """Choose the equations that pay to batch, of those that need not run in a loop.
 
     Returns:
-        These equations; their producers; the values that loops should stack for both, and for the operands of sums.
+        These equations; their producers; the values that loops should stack for both.
     """
-    cyclic = {equation for group in groups for equation in group.cycle.equations}
-    decide = should_batch([equation for equation in varying if equation in cyclic])
-    frontiers = Frontiers([*program.carry, *outputs_of(cyclic)], program.fixed)
     worth_batching: list[Equation] = []
     producers: list[Equation] = []
     stacked: list[Value] = []
-    for equation in varying:
-        if equation in cyclic:
-            continue
+    for equation in equations:
         find = cache(partial(frontiers.find, equation.inputs))
-        if decide(equation, find, program.fixed):
-            frontier = find()
+        if should_batch(equation, find, fixed):
+            work = frontiers.work(find())
             worth_batching.append(equation)
-            producers += frontiers.work(frontier)
-            stacked += frontiers.to_stack(frontier)
-            frontiers.take(frontier, equation.outputs)
+            producers += work
+            stacked += frontiers.to_stack(find())
+            frontiers.take(find(), [*work, equation])
         frontiers.add(equation)
+    return worth_batching, producers, stacked
+
+
+def _to_stack(operands: Iterable[Value], frontiers: Frontiers, heuristics: Heuristics) -> list[Value]:
+    """The values that loops should stack for the operands of sums."""
+    stacked: list[Value] = []
     for value in operands:
         frontier = frontiers.find([value])
         work = frontiers.work(frontier)
@@ -218,8 +216,8 @@ def _to_batch(
             frontiers.take_value(value)
         else:
             stacked += frontiers.to_stack(frontier)
-            frontiers.take(frontier)
-    return worth_batching, producers, stacked
+            frontiers.take(frontier, work)
+    return stacked
 
 
 @dataclass(eq=False)
@@ -237,66 +235,58 @@ class _Group:
 
 
 @dataclass
-class _OpenLoop:
-    carry: dict[int, Value]
-    sums: list[int]
-    body: set[Equation]
-    cycle: Cycle | None
-    repeated: dict[Value, None] = field(default_factory=dict)
-    to_body: dict[Value, None] = field(default_factory=dict)
-    from_body: dict[Value, None] = field(default_factory=dict)
-
-
-@dataclass
 class _Schedule:
     """The loops so far, and the values that later work reads from each."""
 
     program: Program
-    maker: dict[Value, Equation]
+    varying: Sequence[Equation]
     batched: set[Equation]
     level_of: Callable[[Atom], int]
     heuristics: Heuristics
     solve: Newton | None
     scans: bool
     outside_loops: set[Equation] = field(default_factory=set)
-    open_loops: list[_OpenLoop] = field(default_factory=list)
-    made_by: dict[Value, _OpenLoop] = field(default_factory=dict)
+    # Each with its cycle, if it has one alone, and the values of it that are read so far.
+    open_loops: list[tuple[Loop, Cycle | None, dict[Value, None]]] = field(default_factory=list)
+    # Value -> the values that are read so far of the loop that makes it.
+    read_of: dict[Value, dict[Value, None]] = field(default_factory=dict)
 
     def add_loop(
         self, level: int, groups: Sequence[_Group], sums: Sequence[int] = (), emitted: Sequence[Atom] = ()
     ) -> None:
         """Add a loop with the cycles of groups and the light work that they read, and request its other inputs."""
         program, positions = self.program, sorted(position for group in groups for position in group.carry)
-        carry = {position: program.carry[position] for position in positions}
+        carry, new_carry = [program.carry[i] for i in positions], [program.new_carry[i] for i in positions]
         core = [equation for group in groups for equation in group.cycle.equations]
-        loop = _OpenLoop(carry, [*sums], set(core), groups[0].cycle if len(groups) == 1 else None)
-        inside = {*carry.values(), *outputs_of(core)}
-        new_carry, summed = [program.new_carry[i] for i in carry], [program.summed[i] for i in sums]
-        pending = [*values_of([*new_carry, *summed, *emitted]), *inputs_of(core)]
+        body, inside = {*core}, {*carry, *outputs_of(core)}
+        to_body, from_body, repeated = dict[Value, None](), dict[Value, None](), dict[Value, None]()
+        pending = [*values_of([*new_carry, *(program.summed[i] for i in sums), *emitted]), *inputs_of(core)]
         while pending:
             value = pending.pop()
-            if value in inside or value in self.program.fixed:
+            if value in inside or value in program.fixed:
                 continue
-            equation = self.maker.get(value)
-            is_materialized = equation is None or value in self.made_by
+            equation = program.maker.get(value)
+            is_materialized = equation is None or value in self.read_of
             is_batched = equation in self.batched and self.level_of(value) < level
-            if is_materialized or (is_batched and not self._should_repeat(value, carry.values())):
-                loop.to_body[value] = None
+            if is_materialized or (is_batched and not self._should_repeat(value, carry)):
+                to_body[value] = None
             elif equation is not None:
-                loop.body.add(equation)
+                body.add(equation)
                 inside.update(equation.outputs)
                 pending.extend(equation.reads)
                 if is_batched:
-                    loop.repeated.update(dict.fromkeys(equation.outputs))
-        self.request(loop.to_body)
-        for value in [*carry.values(), *outputs_of(loop.body)]:
-            if value not in loop.repeated:
-                self.made_by.setdefault(value, loop)
-        self.open_loops.append(loop)
+                    repeated.update(dict.fromkeys(equation.outputs))
+        self.request(to_body)
+        for value in [*carry, *outputs_of(body)]:
+            if value not in repeated:
+                self.read_of.setdefault(value, from_body)
+        in_order = tuple(equation for equation in self.varying if equation in body)
+        loop = Loop(tuple(positions), in_order, tuple(to_body), (), tuple(sums), tuple(repeated), recurrence=None)
+        self.open_loops.append((loop, groups[0].cycle if len(groups) == 1 else None, from_body))
 
     def _should_repeat(self, value: Value, carry: Collection[Value]) -> bool:
         """Whether a loop computes a batched value again, instead of reading it from a stack."""
-        equation = self.maker.get(value)
+        equation = self.program.maker.get(value)
         if equation is None or not self.heuristics.should_repeat(equation, carry):
             return False
         varying = [operand for operand in equation.reads if operand not in self.program.fixed]
@@ -309,38 +299,30 @@ class _Schedule:
         pending = values_of(wanted)
         while pending:
             value = pending.pop()
-            equation = self.maker.get(value)
-            if value in self.made_by:
-                self.made_by[value].from_body[value] = None
-            elif equation is not None and equation not in self.outside_loops:
+            equation = self.program.maker.get(value)
+            if value in self.read_of:
+                self.read_of[value][value] = None
+            elif equation is not None and value not in self.program.fixed and equation not in self.outside_loops:
                 self.outside_loops.add(equation)
                 pending.extend(equation.reads)
 
-    def loops(self, order: Sequence[Equation]) -> tuple[Loop, ...]:
-        """The loops, with their equations in this order."""
-        bodies = [tuple(equation for equation in order if equation in loop.body) for loop in self.open_loops]
+    def loops(self) -> tuple[Loop, ...]:
+        """The loops, once all that is read of them is requested."""
         return tuple(
-            Loop(
-                carry=tuple(loop.carry),
-                body=body,
-                to_body=tuple(loop.to_body),
-                from_body=tuple(loop.from_body),
-                accumulated=tuple(loop.sums),
-                repeated=tuple(loop.repeated),
-                recurrence=self._recurrence(loop, body),
-            )
-            for loop, body in zip(self.open_loops, bodies, strict=True)
+            replace(loop, from_body=tuple(from_body), recurrence=self._recurrence(loop, cycle, from_body))
+            for loop, cycle, from_body in self.open_loops
         )
 
-    def _recurrence(self, loop: _OpenLoop, body: tuple[Equation, ...]) -> Recurrence | None:
-        if self.scans and not group_of(body):
-            leaves, new_leaves = (*loop.carry.values(),), tuple(self.program.new_carry[i] for i in loop.carry)
+    def _recurrence(self, loop: Loop, cycle: Cycle | None, from_body: Iterable[Value]) -> Recurrence | None:
+        if self.scans and not group_of(loop.body):
+            leaves = tuple(self.program.carry[position] for position in loop.carry)
+            new_leaves = tuple(self.program.new_carry[position] for position in loop.carry)
             # What is read of it is made again from its leaves, if these are smaller.
-            is_smaller = total_bytes(leaves) < total_bytes(loop.from_body)
-            return Recurrence("scan", Cycle(body, leaves, new_leaves)) if is_smaller else None
-        if loop.cycle is None or not loop.carry or loop.sums:
+            is_smaller = total_bytes(leaves) < total_bytes(from_body)
+            return Recurrence("scan", Cycle(loop.body, leaves, new_leaves)) if is_smaller else None
+        if cycle is None or not loop.carry or loop.accumulated:
             return None
-        return recurrence_of(loop.cycle, self.solve, associative=self.heuristics.linear == "associative")
+        return recurrence_of(cycle, self.solve, associative=self.heuristics.linear == "associative")
 
 
 def _in_order(groups: Sequence[_Group]) -> list[_Group]:
@@ -370,11 +352,16 @@ def _groups(equations: Sequence[Equation], program: Program) -> list[_Group]:
 
 
 def _levels(
-    equations: Sequence[Equation], groups: Sequence[_Group], worth_batching: Iterable[Equation]
+    others: Sequence[Equation], groups: Sequence[_Group], worth_batching: Iterable[Equation]
 ) -> Callable[[Atom], int]:
-    """The level of each value, and of each group: the least that makes every value before it is read."""
+    """The level of each value, and of each group: the least that makes every value before it is read.
+
+    Args:
+        others: the equations that are in no group.
+        groups: the groups.
+        worth_batching: the equations that pay to batch.
+    """
     batched = set(worth_batching)
-    cyclic = {equation for group in groups for equation in group.cycle.equations}
     levels: dict[Atom, int] = {}
 
     def after(atoms: Iterable[Atom]) -> int:
@@ -388,12 +375,11 @@ def _levels(
             settled &= group.level == level
             group.level = level
             levels.update(dict.fromkeys(group.values, level))
-        for equation in equations:
-            if equation not in cyclic:
-                level = after(equation.inputs)
-                level += level % 2 if equation in batched else 0
-                settled &= all(levels.get(output, 0) == level for output in equation.outputs)
-                levels.update(dict.fromkeys(equation.outputs, level))
+        for equation in others:
+            level = after(equation.inputs)
+            level += level % 2 if equation in batched else 0
+            settled &= all(levels.get(output, 0) == level for output in equation.outputs)
+            levels.update(dict.fromkeys(equation.outputs, level))
     return lambda atom: levels.get(atom, 0)
 
 

@@ -106,9 +106,9 @@ class Frontiers:
                 ahead += [read for read in self._maker[value].reads if read not in self._fixed]
         return [*work]
 
-    def take(self, frontier: Frontier, results: Iterable[Value] = ()) -> None:
-        """Take a frontier. What it moves and computes, and `results`, are materialized from now on."""
-        for value in (*frontier.stacked, *frontier.copied, *outputs_of(self.work(frontier)), *results):
+    def take(self, frontier: Frontier, batched: Iterable[Equation]) -> None:
+        """Take a frontier for equations. What it moves, and what these make, is materialized from now on."""
+        for value in (*frontier.stacked, *frontier.copied, *outputs_of(batched)):
             self.take_value(value)
 
     def take_value(self, value: Value) -> None:
