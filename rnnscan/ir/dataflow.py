@@ -1,6 +1,6 @@
 """What equations need, and what depends on what: one walk over them each."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 from rnnscan.ir.program import Atom, Equation, Value, values_of
 
@@ -37,9 +37,9 @@ def depending(equations: Iterable[Equation], inputs: Iterable[Value]) -> set[Val
     return dependents
 
 
-def partition(equations: Iterable[Equation], values: Collection[Atom]) -> tuple[list[Equation], list[Equation]]:
+def partition(equations: Iterable[Equation], values: Set[Atom]) -> tuple[list[Equation], list[Equation]]:
     """The equations whose results are all among some values, and the other equations."""
     halves: tuple[list[Equation], list[Equation]] = ([], [])
     for equation in equations:
-        halves[0 if all(output in values for output in equation.outputs) else 1].append(equation)
+        halves[0 if {*equation.outputs} <= values else 1].append(equation)
     return halves
