@@ -149,12 +149,13 @@ class Frontiers:
         return value in self._materialized or value not in self._maker or value in self._stacks.get(value, ())
 
     def _begin(self, value: Value) -> _Path:
+        """The path that begins with a value. Once the value is materialized, no path has its earlier number."""
         self._numbered.append(value)
         return _Path(1 << len(self._numbered) - 1)
 
     def _union(self, values: Iterable[Value]) -> _Path:
         paths = [self._paths[value] for value in values]
-        begins = union(path.begins for path in paths)
+        begins = union([path.begins for path in paths])
         largest = max((path.largest for path in paths), default=0)
         return _Path(begins, largest, any(path.has_product for path in paths))
 
