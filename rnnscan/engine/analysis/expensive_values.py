@@ -86,12 +86,9 @@ class ExpensiveValues:
     """
 
     def __init__(self, derivative: Derivative, rejected: Collection[Value], machine: Machine) -> None:
-        self._machine = machine
-        self._carry = derivative.program.carry
-        self._cones = derivative.cones
-        self._times = {
-            equation: machine.nanoseconds(equation, derivative.program.fixed) for equation in derivative.again
-        }
+        self._machine, program = machine, derivative.program
+        self._carry, self._cones = program.carry, derivative.cones
+        self._times = {equation: machine.nanoseconds(equation, program.fixed) for equation in derivative.again}
         self._place = {equation: place for place, equation in enumerate(derivative.again)}
         self._cone_of: dict[Equation, Cone] = {}
         self._whose_cone: dict[Equation | int, set[Equation]] = {}
