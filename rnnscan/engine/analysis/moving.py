@@ -12,6 +12,7 @@ from typing import Any
 
 from rnnscan._util.messages import is_float
 from rnnscan.engine.analysis.probe import tangents_if_any
+from rnnscan.engine.analysis.saving_calls import moving_results
 from rnnscan.engine.cache.bounded_cache import BoundedCache
 from rnnscan.ir.dataflow import depending
 from rnnscan.ir.jaxprs import is_jaxpr
@@ -95,6 +96,9 @@ def _derived_outputs(equation: Equation, flags: tuple[bool, ...]) -> list[bool]:
     """Which outputs of an equation have a tangent, by its derivative rule; empty if the rule rejects these inputs."""
     if not any(map(is_float, equation.outputs)):
         return [False] * len(equation.outputs)
+    of_scan = moving_results(equation, flags)
+    if of_scan is not None:  # To trace its derivative for each operand alone takes most of the time of nested scans.
+        return of_scan
     key = equation.primitive, flags, len(equation.outputs)
     is_like_others = not any(map(_is_function, equation.params.values()))
     known: list[bool] | None = _derived_outputs_of.get(key) if is_like_others else None

@@ -66,6 +66,15 @@ def flat_step(step: core.ClosedJaxpr, scan: Scan) -> FlatStep:
     return steps[key]
 
 
+def moving_results(step: core.ClosedJaxpr, scan: Scan, active: Sequence[bool]) -> list[bool]:
+    """Whether each result of a scan has a tangent, given which operands have. A constant has one where its copy has."""
+    size = len(step.in_avals)
+    flags = list(active[:size])
+    for (index, _), moves in zip(scan.copied, active[size:], strict=True):
+        flags[index] |= moves
+    return flat_step(step, scan).moving(flags)
+
+
 def bound_step(plan: ScanPlan, *, with_effects: bool = False) -> core.ClosedJaxpr:
     """The step of the equation that has a plan.
 
@@ -164,4 +173,11 @@ def _saving_equation(equation: Equation) -> Equation | None:
     return replace(made, outputs=(*equation.outputs, *made.outputs[len(equation.outputs) :]))
 
 
-register(_saving_equation)
+def _moves(equation: Equation, active: Sequence[bool]) -> list[bool]:
+    """Whether each result of a scan within a step has a tangent. Those that it saves come last."""
+    saving = equation.params["saving"]
+    results = moving_results(equation.params["step"], equation.params["scan"], active)
+    return [*results, *(results[leaf] for leaf in (saving.starts if saving else ()))]
+
+
+register(_saving_equation, _moves)

@@ -17,7 +17,7 @@ from rnnscan.engine.analysis.effects_of_rules import has_jvp_rules
 from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at, split_list
 from rnnscan.engine.loops.rules import have_tangents, jvp_rule, transpose_rule, zero
 from rnnscan.engine.loops.stopping import stopping
-from rnnscan.engine.plan.bound import SavingScan, bound_step, flat_step, saving_scan, scan_plan
+from rnnscan.engine.plan.bound import SavingScan, bound_step, moving_results, saving_scan, scan_plan
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.primitive import batching as batching
 from rnnscan.engine.primitive import dead_code as dead_code
@@ -93,7 +93,7 @@ def _differentiate(
     # Reverse mode: JAX does not know these tangents, to stage what depends on them.
     if any(isinstance(dot, partial_eval.JaxprTracer) for dot in dots):
         return _reverse(primals, dots, step, scan, is_whole=True)
-    flags = Tangents(tuple(active), tuple(_moving(step, scan, active)))
+    flags = Tangents(tuple(active), tuple(moving_results(step, scan, active)))
     # JAX makes zeros without the explicit axes of a mesh where none is in the context (JAX_REMAT3, jax 0.12.0).
     given = [shard_as(dots[index], jax.typeof(primals[index])) for index in places(active)]
     leaves = bind([*primals, *given], step, scan, tangents=flags)
@@ -122,15 +122,6 @@ def _in_windows(plan: ScanPlan, *operands: Any) -> list[Any]:
 
     final, ys = run_windows(plan, plan.scan.length, run_loop, *_cut(plan.scan, operands))
     return [*final, *ys]
-
-
-def _moving(step: core.ClosedJaxpr, scan: Scan, active: Sequence[bool]) -> list[bool]:
-    """Whether each result has a tangent. A constant has one where its copy has."""
-    size = len(step.in_avals)
-    flags = list(active[:size])
-    for (index, _), moves in zip(scan.copied, active[size:], strict=True):
-        flags[index] |= moves
-    return flat_step(step, scan).moving(flags)
 
 
 def _reverse(
