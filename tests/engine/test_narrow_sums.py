@@ -95,3 +95,27 @@ def test_segments_are_as_exact_as_one_scan(dtype, function, segment):
     )
     jax.tree.map(lambda leaf, other: np.testing.assert_equal(leaf.dtype, other.dtype), found, whole)
     assert error(found, wanted) <= error(whole, wanted)
+
+
+def state(params, state, x):
+    """A matrix state of its inputs, whose parameters are narrow."""
+    keys, values = x @ params["kernel"].astype("float32"), x @ params["value"].astype("float32")
+    state = 0.9 * state + keys[:, :, None] * values[:, None, :]
+    return state, jnp.einsum("nk,nkv->nv", keys, state)
+
+
+@pytest.mark.parametrize("segment", [128, (256, 128)])
+def test_segments_of_a_matrix_state_have_the_gradients_of_one_scan(segment):
+    random = np.random.default_rng(1)
+    draw = lambda *shape: jnp.asarray(random.normal(size=shape) / 4, "float32")  # noqa: E731
+    params = {"kernel": draw(8, 32).astype("bfloat16"), "value": draw(8, 32).astype("bfloat16")}
+
+    def gradient_of(memory):
+        def loss(params):
+            return rs.scan(state, params, jnp.zeros((2, 32, 32), "float32"), xs, memory=memory)[1].sum()
+
+        return jax.jit(jax.grad(loss))(params)
+
+    xs = draw(512, 2, 8)
+    found, wanted = gradient_of(rs.Memory(segment=segment)), gradient_of(rs.Memory())
+    assert error(found, wanted) < 1e-2

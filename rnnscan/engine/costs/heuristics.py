@@ -20,7 +20,7 @@ from rnnscan.engine.costs.frontier import Frontier
 from rnnscan.engine.costs.machine import CPU, GPU, TPU, Machine
 from rnnscan.engine.costs.platform import default_platform, platform_of
 from rnnscan.ir.program import Equation, Value, outputs_of, total_bytes
-from rnnscan.ir.traits import Kind
+from rnnscan.ir.traits import SCANS, Kind, names_of
 from rnnscan.newton import Newton
 
 
@@ -107,14 +107,16 @@ class Heuristics:
         """Whether one loop runs the step."""
         return self.batch in ("nothing", "inputs")
 
-    def unroll_of(self, body: int, steps: int) -> int:
+    def unroll_of(self, body: Collection[Equation], steps: int) -> int:
         """The steps of a loop's iteration.
 
         Args:
-            body: the number of equations of a step.
+            body: the equations of a step. Unrolled, one with a loop within would save nothing.
             steps: the steps of the loop.
         """
-        most = max(1, min(self.unroll, steps, _UNROLLED_EQUATIONS // max(1, body)))
+        if not all(map(_LOOPS.isdisjoint, (equation.names for equation in body))):
+            return 1
+        most = max(1, min(self.unroll, steps, _UNROLLED_EQUATIONS // max(1, len(body))))
         # A remainder is compiled once more.
         return max(iteration for iteration in range(1, most + 1) if steps % iteration == 0)
 
@@ -283,6 +285,7 @@ _HARDLY_A_CHUNK = 2
 # float32 carry, 4 to 8 of one with layer normalisation. The time to compile grows with them, and so do the bytes: with
 # 16 steps the second LSTM takes 1.01 of what issue 19 allows, with 8 steps 0.99 (docs/accelerators.md).
 _UNROLLED_EQUATIONS = 384
+_LOOPS = SCANS.union(names_of(Kind.LOOP))
 
 # The measurements are in docs/decisions.md, "The fission engine". No GPU has been measured yet.
 BACKENDS = {

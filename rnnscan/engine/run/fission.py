@@ -19,7 +19,7 @@ from rnnscan.engine.run import scan_rules as scan_rules
 from rnnscan.engine.run.copies import bind_with_copies, constants_and_copies
 from rnnscan.engine.run.forward import run_and_count
 from rnnscan.engine.run.matrix_windows import run_windows
-from rnnscan.engine.run.segments import RunSubScan, run_nested, run_segments, run_sub_scans
+from rnnscan.engine.run.segments import run_nested, run_segments, run_sub_scans
 from rnnscan.engine.units.shard_units import UnitCell
 
 
@@ -33,14 +33,14 @@ def run(plan: ExecutionPlan) -> tuple[Any, Any]:
     assert memory is not None
     leaves, xs = jax.tree.leaves(call.carry), jax.tree.leaves(call.xs)
     # Segments run in a loop, and each has gradients of the constants: their total is rounded after all segments, and
-    # taken over all rows.
-    in_loop = memory.segment is not None and plan.states.state_chunk is None
-    types = [*leaves, *map(type_of_step, xs)]
-    constants, copies, copied = constants_and_copies(plan.constants, types, plan.step, in_segments=in_loop)
+    # taken over all rows. Windows of matrix states have no copies.
+    types, has_segments = [*leaves, *map(type_of_step, xs)], memory.segment is not None
+    has_copies = has_segments and plan.states.state_chunk is None
+    constants, copies, copied = constants_and_copies(plan.constants, types, plan.step, in_segments=has_copies)
     constants += copies
 
     def run_steps(constants: list[Any], carry: list[Any], xs: list[Any], length: int) -> tuple[Any, Any]:
-        if memory.segment is not None and isinstance(call.cell, UnitCell):
+        if has_segments and isinstance(call.cell, UnitCell):
             # Else XLA may shard the features of a segment, and gather them at each step.
             xs = [call.cell.mesh.gather_features(leaf) for leaf in xs]
         scan = plan.scan_to_run(length)
@@ -48,10 +48,7 @@ def run(plan: ExecutionPlan) -> tuple[Any, Any]:
         final, ys = bind_with_copies(constants, plan.ordered.of(carry), xs, bound_step(scan), parameters)
         return plan.ordered.undone(final), ys
 
-    if plan.states.state_chunk is None:
-        in_segments: RunSubScan = partial(run_nested, run_steps, plan.scan_to_run(call.length).scan, constants)
-    else:  # Windows, which are segments too. To trace them within the step of a scan takes three times as long.
-        in_segments = partial(run_segments, partial(run_steps, constants), reverse=call.reverse)
+    in_segments = partial(run_nested, run_steps, plan.scan_to_run(call.length).scan, constants)
     changing = plan.step.changing
     return call.results(changing, *run_sub_scans(in_segments, plan, [leaves[i] for i in changing], xs))
 

@@ -215,7 +215,7 @@ class Runner:
 
     def _unroll(self, loop: Loop, steps: int) -> int | bool:
         """The steps of one iteration of a loop."""
-        return self.split.heuristics.unroll_of(len(loop.body), steps) if self.unroll == 1 else self.unroll
+        return self.split.heuristics.unroll_of(loop.body, steps) if self.unroll == 1 else self.unroll
 
     def _run_apart(self, loop: Loop, chunk: Chunk, carry: list[Any]) -> None:
         """Run a loop in parallel over the steps, or as a separate scan."""
