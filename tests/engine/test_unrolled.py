@@ -83,3 +83,17 @@ def test_a_carry_is_held_where_a_loop_has_products(name, held):
     of_a_carry = [one for one in barriers if [leaf.aval.shape for leaf in one.invars] == [(ROWS, 4)]]
     # Nothing reads the last carry of the forward pass.
     assert len(of_a_carry) == (2 * 16 // BACKENDS["gpu"].barrier_every - 1 if held else 0)
+
+
+def test_a_loop_with_a_loop_within_it_is_not_unrolled():
+    cell = rs.cells.LSTM(8)
+    params = cell.init(jax.random.key(0), input_size=4)
+
+    def lines(steps):
+        def run(params, xs):
+            return rs.scan(cell, params, cell.initial_carry(xs[0]), xs, memory=rs.Memory(segment=16))
+
+        with rs.tuned_for("gpu"):
+            return len(jax.jit(run).lower(params, jnp.ones((steps, 2, 4))).as_text().splitlines())
+
+    assert lines(32) == lines(128)
