@@ -111,7 +111,7 @@ class Heuristics:
         """The steps of a loop's iteration.
 
         Args:
-            body: the equations of a step. Unrolled, one with a loop within would save nothing.
+            body: the equations of a step. One that has a loop within is not unrolled: that would save nothing.
             steps: the steps of the loop.
         """
         if not all(map(_LOOPS.isdisjoint, (equation.names for equation in body))):
