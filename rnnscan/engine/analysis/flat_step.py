@@ -154,7 +154,7 @@ class FlatStep:
 
     def run(self, constants: Sequence[Any], carry: Sequence[Any], x: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The new carry and y."""
-        return self.differentiable(constants, carry, x)[:2]
+        return self.differentiable(constants, carry, x, {})[:2]
 
     def as_jaxpr(self, *, with_effects: bool = False) -> core.ClosedJaxpr:
         """The step as a jaxpr, `(*constants, *carry, *x) -> (*new carry, *y, *kept values with names)`."""
@@ -193,31 +193,23 @@ class FlatStep:
         return cache(lambda wanted: moving_values(program, compress(inputs, wanted)))
 
     def differentiable(
-        self,
-        constants: Sequence[Any],
-        carry: Sequence[Any],
-        x: Sequence[Any],
-        kept: Sequence[Any] = (),
-        new_carry: Mapping[int, Any] | None = None,
+        self, constants: Sequence[Any], carry: Sequence[Any], x: Sequence[Any], known: Mapping[Atom, Any]
     ) -> tuple[list[Any], list[Any], list[tuple[Any, Any]]]:
         """The new carry and y; the function to differentiate.
 
-        It computes kept values too, because their equations are differentiated. Other equations read the kept ones, and
-        with `reading_kept` the rules of derivatives do.
+        It computes known values too, because their equations are differentiated. Other equations read the known ones,
+        and with `reading_kept` the rules of derivatives do.
 
         Args:
             constants: the arrays that the step closes over.
             carry: the carry.
             x: the input.
-            kept: the kept values, if they are known.
-            new_carry: new values of carry leaves that are known.
+            known: kept values and new carry leaves that are known.
 
         Returns:
-            The new carry, y, and pairs of a computed value and the kept one, for `reading_kept`.
+            The new carry, y, and pairs of a computed value and the known one, for `reading_kept`.
         """
         values = dict(zip(self.inputs, [*constants, *carry, *x], strict=True))
-        known = {self.new_carry[index]: leaf for index, leaf in (new_carry or {}).items()}
-        known |= dict(zip(self.kept, kept, strict=bool(kept)))
         pairs = []
         # JAX cannot differentiate every equation that nothing reads: a `jax.custom_vjp` has no forward mode.
         for equation in needed(self.program.equations, [*self.new_carry, *self.y]):

@@ -152,7 +152,9 @@ def _read_by_vjp(step: FlatStep) -> set[Value]:
 
         def differentiable(*some: Any) -> tuple[list[Any], Any]:
             constants, carry, x, kept = split_list(replace_at(leaves, floats, some), sizes)
-            new_carry, y, computed_and_kept = step.differentiable(constants, carry, x, kept)
+            new_carry, y, computed_and_kept = step.differentiable(
+                constants, carry, x, dict(zip(step.kept, kept, strict=True))
+            )
             results = [leaf for leaf in [*new_carry, *y] if jnp.issubdtype(leaf.dtype, jnp.inexact)]
             return results, [*chain(*computed_and_kept)]
 

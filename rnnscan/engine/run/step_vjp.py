@@ -199,9 +199,12 @@ def step_vjp(plan: ScanPlan, cotangents: Cotangents) -> core.ClosedJaxpr:
     of y and of the carry. Its results are the new recomputed leaves, and the cotangents of constants, carry and x.
     """
     step, residuals = plan.step, plan.residuals
-    known = [*step.inputs, *step.kept, *(step.new_carry[index] for index in residuals.restored)]
+    restored = [step.new_carry[index] for index in residuals.restored]
     given = [*(step.y[index] for index in cotangents.ys), *(step.carry[index] for index in cotangents.moving)]
-    types = [*(atom.aval for atom in known), *(atom.aval.to_tangent_aval() for atom in given)]
+    types = [
+        *(atom.aval for atom in (*step.inputs, *step.kept, *restored)),
+        *(atom.aval.to_tangent_aval() for atom in given),
+    ]
     sizes = [len(step.inputs), len(step.kept), len(residuals.restored), len(cotangents.ys)]
     first = [len(step.constants), len(step.carry)]
     # Those of all carry leaves that have a cotangent in some step.
@@ -209,11 +212,11 @@ def step_vjp(plan: ScanPlan, cotangents: Cotangents) -> core.ClosedJaxpr:
 
     def vjp(*leaves: Any) -> list[Any]:
         inputs, kept, known_new_carry, ct_y, ct_carry = split_list(leaves, sizes)
+        known = dict(zip(restored, known_new_carry, strict=True)) | dict(zip(step.kept, kept, strict=True))
 
         def differentiable(some: list[Any]) -> tuple[list[Any], tuple[Any, Any]]:
             constants, carry, x = split_list(replace_at(inputs, differentiated, some), first)
-            restored = dict(zip(residuals.restored, known_new_carry, strict=True))
-            new_carry, y, computed_and_kept = step.differentiable(constants, carry, x, kept, restored)
+            new_carry, y, computed_and_kept = step.differentiable(constants, carry, x, known)
             results = [*(new_carry[i] for i in cotangents.moving), *(y[i] for i in cotangents.ys)]
             return results, ([new_carry[i] for i in residuals.recomputed], [*chain(*computed_and_kept)])
 
