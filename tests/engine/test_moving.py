@@ -58,6 +58,7 @@ def by_lax(step, scan, moving):
 
 
 @pytest.mark.core("derivatives")
+@pytest.mark.large_loops
 @pytest.mark.parametrize("case", CASES)
 def test_results_with_a_tangent_are_those_of_lax_scan(case):
     cell, carry, xs, memory = CASES[case]
