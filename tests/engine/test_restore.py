@@ -1,5 +1,7 @@
 """New carries that the backward pass reads where they are kept, and does not compute again."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -212,3 +214,28 @@ def test_the_rule_of_a_maximum_compares_the_kept_maximum_that_it_reads():
     assert computed
     # It may be rounded otherwise than the kept one. Its own rule compares a view of it.
     assert not any(var in operands for var in computed for operands in compared)
+
+
+def viterbi(move, scores, potential, scale=None):
+    """The score of the best path. With a scale, its operands are rounded twice."""
+    paths = scores[:, :, None] + (move if scale is None else move * scale)
+    scores = jnp.max(paths, 1) + potential
+    return scores, scores
+
+
+@pytest.mark.core("derivatives")
+@pytest.mark.large_loops
+@pytest.mark.parametrize("scale", [None, 0.3])
+def test_the_rule_of_a_maximum_reads_a_kept_one_whose_operands_round_as_before(scale):
+    random = np.random.default_rng(0)
+    move, scores, xs = (jnp.asarray(random.normal(size=size), "float32") for size in ((32, 32), (16, 32), (50, 16, 32)))
+
+    def loss(scan):
+        return lambda *arguments: jnp.sum(jnp.sin(scan(functools.partial(viterbi, scale=scale), *arguments)[1]))
+
+    own = jax.grad(loss(rs.scan), (0, 1, 2))
+    jaxpr = jax.make_jaxpr(own)(move, scores, xs)
+    (step,) = (eqn.params["step"].jaxpr for eqn in jaxpr.eqns if eqn.primitive.name == "rnnscan_cotangent_scan")
+    assert any(eqn.primitive.name == "reduce_max" for eqn in step.eqns) == (scale is not None)
+    expected = jax.grad(loss(plain), (0, 1, 2))(move, scores, xs)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), own(move, scores, xs), expected)

@@ -1,13 +1,13 @@
 """Values that the backward pass is given, and need not compute again: kept ones, and new carries."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 import jax
 
 from rnnscan.ir.dataflow import needed
-from rnnscan.ir.program import Atom, Equation, Program, Value
+from rnnscan.ir.program import Atom, Constant, Equation, Program, Value
 from rnnscan.ir.rewrite import replace_inputs, replace_outputs
 from rnnscan.ir.traits import Kind
 
@@ -28,7 +28,7 @@ def _restored_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[
     return primals[1], tangents[0]
 
 
-def reading_kept(program: Program, pairs: int) -> Program:
+def reading_kept(program: Program, pairs: int, given: Collection[Value] = ()) -> Program:
     """The program without its last outputs, which reads kept values in place of computed ones.
 
     JAX differentiates many functions by their results: `exp`, `tanh`, and, by a custom rule, `logaddexp`. The result
@@ -36,17 +36,19 @@ def reading_kept(program: Program, pairs: int) -> Program:
 
     The gradient of a maximum goes to the operand that equals it. A kept maximum may differ in rounding from an operand
     that is computed again, by other operations than in the forward pass, and then would equal none. So what its rule
-    compares stays as it is computed. A later maximum reads the kept one, and so does its rule: see `restored`.
+    compares stays as it is computed, unless the operands round as they did. A later maximum reads the kept one, and so
+    does its rule: see `restored`.
 
     Args:
         program: a program whose last stacked outputs are values that it computes, each followed by the kept value.
         pairs: the number of these pairs.
+        given: the inputs that hold what the forward pass read, and no value that is computed again.
     """
     size = len(program.stacked) - 2 * pairs
     same: dict[Atom, Atom] = dict(zip(program.stacked[size::2], program.stacked[size + 1 :: 2], strict=True))
 
     compared, maker = _compared(program), program.maker
-    not_chosen = {computed: kept for computed, kept in same.items() if not _is_chosen(computed, maker)}
+    not_chosen = {computed: kept for computed, kept in same.items() if not _may_equal_none(computed, maker, given)}
     equations = [
         replace_inputs(equation, not_chosen if compared.issuperset(equation.outputs) else same)
         for equation in program.equations
@@ -55,15 +57,38 @@ def reading_kept(program: Program, pairs: int) -> Program:
     return replace(program, equations=tuple(needed(equations, program.stacked)))
 
 
-def _is_chosen(atom: Atom, maker: Mapping[Atom, Equation]) -> bool:
-    """Whether a value is one of some operands, which its derivative finds by comparing."""
+def _may_equal_none(atom: Atom, maker: Mapping[Atom, Equation], given: Collection[Value]) -> bool:
+    """Whether a value is one of some operands, found by comparing, and these may round otherwise."""
     equation = maker.get(atom)
     while equation is not None and equation.kind in (Kind.VIEW, Kind.SAME):
         equation = maker.get(equation.inputs[0])
-    return equation is not None and equation.name in _CHOOSING
+    if equation is None or equation.name not in _CHOOSING:
+        return False
+    return not all(_rounds_as_before(operand, maker, given) for operand in equation.inputs)
+
+
+def _rounds_as_before(
+    atom: Atom, maker: Mapping[Atom, Equation], given: Collection[Value], *, once: bool = True
+) -> bool:
+    """Whether a value is the same number wherever it is computed: a given one, or the sum or product of two such.
+
+    XLA may contract a product and the sum that reads it, and computes values of 16 bits with more of them.
+    """
+    if isinstance(atom, Constant) or atom in given:
+        return True
+    equation = maker.get(atom)
+    if equation is None or atom.dtype.itemsize < _LEAST_ITEM_BYTES:
+        return False
+    is_rounded = equation.name in _ROUNDED_ONCE
+    if not (is_rounded and once) and equation.kind not in (Kind.VIEW, Kind.PART):
+        return False
+    once = once and not is_rounded
+    return all(_rounds_as_before(operand, maker, given, once=once) for operand in equation.inputs)
 
 
 _CHOOSING = frozenset({"max", "min", "reduce_max", "reduce_min", "cummax", "cummin"})
+_ROUNDED_ONCE = frozenset({"add", "sub", "mul"})
+_LEAST_ITEM_BYTES = 4
 
 
 def _compared(program: Program) -> set[Value]:
