@@ -145,9 +145,10 @@ def _read_in_segment(step: FlatStep, states: MatrixSearch | None = None) -> _Rea
 def _read_by_vjp(step: FlatStep) -> set[Value]:
     """The constants, carry leaves, inputs and kept values that a step's residuals are computed from."""
     operands, sizes = [*step.inputs, *step.kept], [len(step.constants), len(step.carry), len(step.x)]
-    pairs: list[int] = []
+    pairs = 0
 
     def residuals(*leaves: Any) -> list[Any]:
+        nonlocal pairs
         floats = [index for index in range(sum(sizes)) if jnp.issubdtype(leaves[index].dtype, jnp.inexact)]
 
         def differentiable(*some: Any) -> tuple[list[Any], Any]:
@@ -160,11 +161,11 @@ def _read_by_vjp(step: FlatStep) -> set[Value]:
 
         some = (leaves[index] for index in floats)
         _, pull_back, computed_and_kept = jax.vjp(differentiable, *some, has_aux=True)
-        pairs.append(len(computed_and_kept) // 2)
+        pairs = len(computed_and_kept) // 2
         return [*jax.tree.leaves(pull_back), *computed_and_kept]
 
     program = trace(residuals, *(jax.ShapeDtypeStruct(value.shape, value.dtype) for value in operands))
-    program = reading_kept(program, *pairs)
+    program = reading_kept(program, pairs)
     read = _read_for(program.outputs, program.equations)
     return {*values_of(atom for atom, known in zip(operands, program.known, strict=True) if known in read)}
 
