@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from rnnscan._util.dtypes import at_least_float32
 from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import Atom, Constant, Equation, Program, Value
 from rnnscan.ir.rewrite import replace_inputs, replace_outputs
@@ -42,7 +43,7 @@ def reading_kept(program: Program, pairs: int, given: Collection[Value] = ()) ->
     Args:
         program: a program whose last stacked outputs are values that it computes, each followed by the kept value.
         pairs: the number of these pairs.
-        given: the inputs that hold what the forward pass read, and no value that is computed again.
+        given: the inputs that are what the forward pass read. The others are computed again.
     """
     size = len(program.stacked) - 2 * pairs
     same: dict[Atom, Atom] = dict(zip(program.stacked[size::2], program.stacked[size + 1 :: 2], strict=True))
@@ -58,7 +59,7 @@ def reading_kept(program: Program, pairs: int, given: Collection[Value] = ()) ->
 
 
 def _may_equal_none(atom: Atom, maker: Mapping[Atom, Equation], given: Collection[Value]) -> bool:
-    """Whether a value is one of some operands, found by comparing, and these may round otherwise."""
+    """Whether a value is chosen from operands that may round otherwise than before, so that none need equal it."""
     equation = maker.get(atom)
     while equation is not None and equation.kind in (Kind.VIEW, Kind.SAME):
         equation = maker.get(equation.inputs[0])
@@ -68,27 +69,28 @@ def _may_equal_none(atom: Atom, maker: Mapping[Atom, Equation], given: Collectio
 
 
 def _rounds_as_before(
-    atom: Atom, maker: Mapping[Atom, Equation], given: Collection[Value], *, once: bool = True
+    atom: Atom, maker: Mapping[Atom, Equation], given: Collection[Value], *, operations: int = 1
 ) -> bool:
-    """Whether a value is the same number wherever it is computed: a given one, or the sum or product of two such.
+    """Whether a value is the same number wherever XLA computes it.
 
-    XLA may contract a product and the sum that reads it, and computes values of 16 bits with more of them.
+    It is if at most one sum or product of given values makes it. XLA may contract a product and a sum that reads it,
+    and may compute values of 16 bits in 32.
     """
     if isinstance(atom, Constant) or atom in given:
         return True
     equation = maker.get(atom)
-    if equation is None or atom.dtype.itemsize < _LEAST_ITEM_BYTES:
+    if equation is None or atom.dtype != at_least_float32(atom.dtype):
         return False
-    is_rounded = equation.name in _ROUNDED_ONCE
-    if not (is_rounded and once) and equation.kind not in (Kind.VIEW, Kind.PART):
+    if equation.kind is Kind.ELEMENTWISE and (equation.traits.is_linear or equation.traits.is_bilinear):
+        operations -= 1
+    elif equation.kind not in (Kind.VIEW, Kind.PART):
         return False
-    once = once and not is_rounded
-    return all(_rounds_as_before(operand, maker, given, once=once) for operand in equation.inputs)
+    return operations >= 0 and all(
+        _rounds_as_before(operand, maker, given, operations=operations) for operand in equation.inputs
+    )
 
 
 _CHOOSING = frozenset({"max", "min", "reduce_max", "reduce_min", "cummax", "cummin"})
-_ROUNDED_ONCE = frozenset({"add", "sub", "mul"})
-_LEAST_ITEM_BYTES = 4
 
 
 def _compared(program: Program) -> set[Value]:

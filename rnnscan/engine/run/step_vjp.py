@@ -235,8 +235,8 @@ def step_vjp(plan: ScanPlan, cotangents: Cotangents) -> core.ClosedJaxpr:
 
     program = trace(vjp, *types)
     counts = map(len, (residuals.recomputed, cotangents.constants, cotangents.moving, cotangents.x))
-    stored = [index for index in range(len(step.inputs)) if index - first[0] not in residuals.recomputed]
-    as_before = {program.known[index] for index in stored}
+    recomputed = {program.known[first[0] + index] for index in residuals.recomputed}
+    as_before = {*program.known[: len(step.inputs)]} - recomputed
     program = reading_kept(program, (len(program.stacked) - sum(counts)) // 2, as_before)
     vjp_of_step = program_as_jaxpr(program.equations, program.known, program.stacked)
     # A scan within the step may not need to return its residuals again.
