@@ -8,7 +8,7 @@ The rule is an allow-list. JAX's deny-list policies silently keep the unnamed pr
 follow, or everything (`docs/decisions.md`, "An allow-list").
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
@@ -216,12 +216,8 @@ def kept_names(memory: Memory, names: Names) -> frozenset[str]:
 
 def checkpoint_policy(memory: Memory, names: Names) -> Callable[..., Any]:
     """The rule of memory as a policy of `jax.checkpoint`."""
-    on_device = kept_names(memory, names).difference(memory.offload)
-    return policy_that_keeps(*([*map(names.as_emitted, sorted(group))] for group in (on_device, memory.offload)))
-
-
-def policy_that_keeps(on_device: Sequence[str], on_host: Sequence[str]) -> Callable[..., Any]:
-    """The policy of `jax.checkpoint` that keeps the values of some names, on the device or in host memory."""
+    kept = kept_names(memory, names).difference(memory.offload)
+    on_device, on_host = ([*map(names.as_emitted, sorted(group))] for group in (kept, memory.offload))
     if not on_host:
         return jax.checkpoint_policies.save_only_these_names(*on_device)
     return jax.checkpoint_policies.save_and_offload_only_these_names(

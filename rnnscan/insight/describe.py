@@ -112,7 +112,7 @@ def describe(plan: ExecutionPlan, backward: Schedule | None) -> StepDescription:
     ]
     carry = _carry(plan, scan, loops, sources)
     window = plan.states.window(plan.call.length)
-    if window is not None and plan.states.keeps_carry(window, plan.call.length):
+    if window is not None and plan.states.keeps_carry(window):
         kept = f"before every window of {window} steps"
         carry = tuple(leaf if leaf.loop is None else replace(leaf, kept=kept) for leaf in carry)
     run_as_one = tuple(

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import remat3
 import rnnscan as rs
 from matrix_states import BATCH, LENGTH, LOOPED, SMALL, assert_equal, compiled, decayed, linear_attention
 from rnnscan import cells
@@ -234,7 +235,8 @@ def test_temporary_bytes_are_a_fraction_of_those_of_plain_autodiff():
         with using(heuristics_of_users()):
             return temporary_bytes(jax.jit(jax.grad(loss, argnums=(0, 1))).lower(*arguments).compile())
 
-    assert needed(rs.Memory()) < 0.5 * needed(None)
+    # With JAX_REMAT3 nothing runs again within a window (loops/calls.py).
+    assert needed(rs.Memory()) < (0.6 if remat3.IS_ON else 0.5) * needed(None)
 
 
 def heuristics_of_users():

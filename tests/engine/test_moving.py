@@ -1,4 +1,4 @@
-"""Which results of a scan within a step have a tangent: those of `lax.scan`."""
+"""Which results of a scan or a call within a step have a tangent: those of `lax.scan`, and of JAX's derivative."""
 
 from itertools import product
 
@@ -10,8 +10,10 @@ from jax.extend import core
 
 import rnnscan as rs
 from rnnscan.engine.analysis.leaves import places, replace_at, split_list
-from rnnscan.engine.analysis.probe import has_tangent
-from rnnscan.engine.analysis.saving_calls import moving_results, saving_equation
+from rnnscan.engine.analysis.moving import moving_outputs
+from rnnscan.engine.analysis.probe import has_tangent, tangents_if_any
+from rnnscan.engine.analysis.saving_calls import saving_equation
+from rnnscan.engine.loops.calls import differentiate_as, or_exact
 from rnnscan.ir.trace import program_of
 
 
@@ -71,4 +73,30 @@ def test_results_with_a_tangent_are_those_of_lax_scan(case):
         for moving in filter(any, product(*choices)):
             expected = by_lax(step, scan, moving)
             expected += [expected[leaf] for leaf in saving.starts] if saving else []
-            assert moving_results(equation, moving) == expected, moving
+            assert moving_outputs(equation, moving) == expected, moving
+
+
+def several(x, y, number):
+    return [x * y, lax.stop_gradient(x) + jnp.sin(y), number + 1, jnp.cos(x)]
+
+
+def by_loop(x, y, number):
+    return lax.fori_loop(0, 1, lambda _, leaves: several(x, y, number), several(x, y, number))
+
+
+@pytest.mark.core("derivatives")
+@pytest.mark.parametrize(
+    "call",
+    [
+        differentiate_as(several, by_loop),
+        differentiate_as(jax.jit(several), by_loop, keeps_values=True),
+        or_exact(lambda *leaves: (several(*leaves), [jnp.isfinite(leaves[0])] * 4), several),
+    ],
+    ids=["a reference", "values of its own", "a loop in reserve"],
+)
+def test_results_of_a_call_with_a_tangent_are_those_of_its_derivative(call):
+    (equation,) = program_of(jax.make_jaxpr(call)(1.0, 2.0, 3)).equations
+    assert equation.name == "rnnscan_call"
+    for moving in filter(any, product((False, True), (False, True), (False,))):
+        _, expected = tangents_if_any(equation, moving)
+        assert moving_outputs(equation, moving) == expected, moving

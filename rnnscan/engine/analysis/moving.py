@@ -6,17 +6,30 @@ on: its cotangent would be an explicit zero, and zero times the derivative of a 
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import compress
-from typing import Any
+from typing import Any, TypeAlias
 
 from rnnscan._util.messages import is_float
 from rnnscan.engine.analysis.probe import tangents_if_any
-from rnnscan.engine.analysis.saving_calls import moving_results
 from rnnscan.engine.cache.bounded_cache import BoundedCache
 from rnnscan.ir.dataflow import depending
 from rnnscan.ir.jaxprs import is_jaxpr
 from rnnscan.ir.program import Atom, Equation, Program, Value
+
+
+# (an equation, whether each operand has a tangent) -> whether each result has one
+Moves: TypeAlias = Callable[[Equation, Sequence[bool]], list[bool]]
+
+_rules: dict[str, Moves] = {}
+
+
+def register_moving(primitive: str, moves: Moves) -> None:
+    """Register which results of a primitive have a tangent, where its derivative takes long to trace.
+
+    It is asked for each operand alone: that took most of the time of nested scans, and of matrix states.
+    """
+    _rules[primitive] = moves
 
 
 def moving_values(program: Program, inputs: Iterable[Value]) -> set[Value]:
@@ -36,7 +49,7 @@ def moving_values(program: Program, inputs: Iterable[Value]) -> set[Value]:
             if not fresh.isdisjoint(equation.reads):
                 flags = tuple(atom in moving or atom in fresh for atom in equation.inputs)
                 # All floats if the rule rejects the inputs. The derivative itself then says why, if it is taken.
-                moves = _derived_outputs(equation, flags) or map(is_float, equation.outputs)
+                moves = moving_outputs(equation, flags) or map(is_float, equation.outputs)
                 fresh.update(output for output in compress(equation.outputs, moves) if output not in moving)
         moving |= fresh
         fresh = {leaf for value in fresh for leaf in becomes[value]} - moving
@@ -81,7 +94,7 @@ def _reached_outputs(equation: Equation, flags: Sequence[bool], place: int) -> l
     If the derivative rule rejects a tangent of that input alone, all flagged inputs get one. The outputs are then those
     whose tangents depend on the tangent of this input.
     """
-    alone = _derived_outputs(equation, tuple(other == place for other in range(len(flags))))
+    alone = moving_outputs(equation, tuple(other == place for other in range(len(flags))))
     if alone:
         return alone
     traced = tangents_if_any(equation, flags)
@@ -92,27 +105,26 @@ def _reached_outputs(equation: Equation, flags: Sequence[bool], place: int) -> l
     return [tangent in reached for tangent in program.stacked[results:]]
 
 
-def _derived_outputs(equation: Equation, flags: tuple[bool, ...]) -> list[bool]:
+def moving_outputs(equation: Equation, flags: tuple[bool, ...]) -> list[bool]:
     """Which outputs of an equation have a tangent, by its derivative rule; empty if the rule rejects these inputs."""
     if not any(map(is_float, equation.outputs)):
         return [False] * len(equation.outputs)
-    of_scan = moving_results(equation, flags)
-    if of_scan is not None:  # To trace its derivative for each operand alone takes most of the time of nested scans.
-        return of_scan
+    if equation.name in _rules:
+        return _rules[equation.name](equation, flags)
     key = equation.primitive, flags, len(equation.outputs)
     is_like_others = not any(map(_is_function, equation.params.values()))
-    known: list[bool] | None = _derived_outputs_of.get(key) if is_like_others else None
+    known: list[bool] | None = _moving_outputs_of.get(key) if is_like_others else None
     if known is None:
         traced = tangents_if_any(equation, flags)
         known = [] if traced is None else traced[1]
         if is_like_others:
-            _derived_outputs_of[key] = known
+            _moving_outputs_of[key] = known
     return known
 
 
 # (primitive, whether each input has a tangent, the number of outputs) -> whether each output has one, or nothing if the
 # rule rejects the inputs. One equation stands for all of a primitive without functions among its parameters.
-_derived_outputs_of = BoundedCache(4096)
+_moving_outputs_of = BoundedCache(4096)
 
 
 def _is_function(param: Any) -> bool:

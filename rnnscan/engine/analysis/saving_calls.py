@@ -1,9 +1,9 @@
-"""Scans within a step: which results have a tangent, and what is kept for them between the passes of the scan around.
+"""Scans within a step: what is kept for them between the passes of the scan around.
 
 What a scan saves needs more than an analysis: who knows registers it.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -13,27 +13,19 @@ from rnnscan.ir.program import Atom, Equation
 
 # (the equation of a scan) -> the same with residuals after its results; None if it saves none
 Save: TypeAlias = Callable[[Equation], Equation | None]
-# (the equation of a scan, whether each operand has a tangent) -> whether each result has one
-Moves: TypeAlias = Callable[[Equation, Sequence[bool]], list[bool]]
 
 
 class _Rules:
     save: Save
-    moves: Moves
 
 
-def register(save: Save, moves: Moves) -> None:
-    """Register how scans save, and which results have a tangent."""
-    _Rules.save, _Rules.moves = staticmethod(save), staticmethod(moves)
+def register_saving(save: Save) -> None:
+    """Register how scans save."""
+    _Rules.save = staticmethod(save)
 
 
 # The name of the primitive.
 SCAN = "rnnscan_scan"
-
-
-def moving_results(equation: Equation, moving: Sequence[bool]) -> list[bool] | None:
-    """Whether each result of a scan has a tangent, given which operands have; None if the equation is no scan."""
-    return _Rules.moves(equation, moving) if equation.name == SCAN else None
 
 
 def saving_equation(equation: Equation) -> Equation | None:

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import NamedSharding, PartitionSpec
 
 from rnnscan.engine.analysis.linear_sums import ends_of_sum, summed_operands
@@ -117,7 +116,6 @@ class Chunk:
         equations: those that compute other values on demand.
         once: the equations that made invariant values.
         heuristics: the choices of the platform.
-        labels: the names to emit, by value.
 
     Attributes:
         counts: for each loop that Newton's method solved, its iterations, and whether it ran step by step in the end.
@@ -134,14 +132,12 @@ class Chunk:
         once: Sequence[Equation] = (),
         *,
         heuristics: Heuristics,
-        labels: Mapping[Value, str] | None = None,
     ) -> None:
         self.steps = steps
         self.heuristics = heuristics
         self.varying = dict(varying)
         self.counts: list[tuple[Any, Any]] = []
         self.starts: list[Any] = []
-        self._labels = labels or {}
         self._invariant = invariant
         self._equations = equations
         self._maker: dict[Atom, Equation] = {o: producer for producer in (*once, *equations) for o in producer.outputs}
@@ -153,7 +149,7 @@ class Chunk:
 
     def add(self, varying: Mapping[Value, Any]) -> None:
         """Bring values of each step, stacked."""
-        self.varying.update((value, self._labelled(value, stack)) for value, stack in varying.items())
+        self.varying.update(varying)
 
     def add_sums(self, sums: Mapping[Atom, Any]) -> None:
         """Bring sums over the steps."""
@@ -261,9 +257,6 @@ class Chunk:
             value = self.varying[atom] = value.copied()
         return value
 
-    def _labelled(self, value: Value, array: Any) -> Any:
-        return checkpoint_name(array, self._labels[value]) if value in self._labels else array
-
     def _evaluate(self, equations: Sequence[Equation]) -> None:
         """Run equations, batched over the steps."""
         outputs = dict.fromkeys(outputs_of(equations))
@@ -271,10 +264,7 @@ class Chunk:
 
         def run(*operands: Any) -> list[Any]:
             values = dict(zip(known, operands, strict=True))
-            for equation in equations:
-                evaluate([equation], values)
-                if self._labels:
-                    values.update((value, self._labelled(value, values[value])) for value in equation.outputs)
+            evaluate(equations, values)
             return [values[value] for value in outputs]
 
         in_axes, out_axes = ([0 if self.varies(value) else None for value in values] for values in (known, outputs))

@@ -14,7 +14,7 @@ which results are mapped, as `lax.scan` does.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
-from itertools import chain
+from itertools import chain, compress
 from operator import and_, or_
 from typing import Any
 
@@ -25,12 +25,16 @@ from jax.extend import core
 from jax.interpreters import ad, partial_eval
 
 from rnnscan._util import effects
+from rnnscan._util.messages import is_float
 from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at, split_list
+from rnnscan.engine.analysis.moving import moving_values, register_moving
 from rnnscan.engine.analysis.probe import mapped_results
 from rnnscan.engine.loops.exact import Exact, Parallel, all_finite, guarded
 from rnnscan.engine.loops.lowering import run_by_program
 from rnnscan.engine.loops.rules import batch_by, have_tangents, jvp, over_axis, transpose_rule, zero
 from rnnscan.engine.loops.unused_results import without_dead_code
+from rnnscan.ir.program import Equation
+from rnnscan.ir.trace import program_of
 
 
 @jax.tree_util.register_dataclass
@@ -143,6 +147,19 @@ def _differentiate(
 
 
 ad.primitive_jvps[call_p] = _differentiate
+
+
+def _moves(equation: Equation, active: Sequence[bool]) -> list[bool]:
+    """Whether each result has a tangent, given which operands have."""
+    derivative: Derivative = equation.params["derivative"]
+    if derivative.exact is not None:  # The tangents of a parallel form are those of a call.
+        return [any(active) and is_float(output) for output in equation.outputs]
+    program = program_of(derivative.reference)
+    moving = moving_values(program, compress(program.known, active))
+    return [atom in moving for atom in program.stacked]
+
+
+register_moving(call_p.name, _moves)
 
 
 def _transpose(

@@ -9,7 +9,8 @@ from jax.extend import core
 
 from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.leaves import split_list
-from rnnscan.engine.analysis.saving_calls import register
+from rnnscan.engine.analysis.moving import register_moving
+from rnnscan.engine.analysis.saving_calls import SCAN, register_saving
 from rnnscan.engine.cache.by_jaxpr import cached_by_jaxpr
 from rnnscan.engine.costs.heuristics import Heuristics, for_platform
 from rnnscan.engine.plan.scan_plan import ScanPlan
@@ -180,4 +181,5 @@ def _moves(equation: Equation, active: Sequence[bool]) -> list[bool]:
     return [*results, *(results[leaf] for leaf in (saving.starts if saving else ()))]
 
 
-register(_saving_equation, _moves)
+register_saving(_saving_equation)
+register_moving(SCAN, _moves)

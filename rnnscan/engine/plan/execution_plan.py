@@ -12,7 +12,7 @@ from rnnscan._util.messages import is_count
 from rnnscan._util.step_wrappers import type_of_step
 from rnnscan.engine.analysis.axis_order import AxisOrder, long_axes_last
 from rnnscan.engine.analysis.cycle import cycles_of
-from rnnscan.engine.analysis.flat_step import SAVED_BY_POLICY, FlatStep
+from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.recurrence import Recurrence, check_loops
 from rnnscan.engine.call.prepare import Call
 from rnnscan.engine.call.route import Route, route
@@ -159,15 +159,11 @@ class ExecutionPlan:
     @property
     def _windows(self) -> Windows | None:
         memory, call = self.memory, self.call
-        # With an early JAX_REMAT3 values of a chunk would have names, for which `jax.vmap` has no rule.
-        if memory is None or self.route.engine != "fission" or has_early_remat3():
+        if memory is None or self.route.engine != "fission":
             return None
         scans = memory.sub_scans(call.length)
         longest = max(sub_scan.segment[-1] if sub_scan.segment else sub_scan.steps for sub_scan in scans)
-        # A value that a policy saves has no name that a checkpoint around the window could see.
-        labels, emitted = self.step.kept_labels, call.names.as_emitted
-        names = tuple(None if label == SAVED_BY_POLICY else emitted(label) for label in labels)
-        return Windows(min(longest, call.length), names if memory.segment is None else None)
+        return Windows(min(longest, call.length), in_segments=memory.segment is not None)
 
     def scan(self, length: int) -> ScanPlan:
         """The fission engine's plan for a scan, or a segment of it, of this length."""

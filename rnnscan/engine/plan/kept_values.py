@@ -16,7 +16,6 @@ from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.leaves import replace_at, split_list
 from rnnscan.engine.analysis.restore import reading_kept
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
-from rnnscan.engine.plan.matrix_search import MatrixSearch
 from rnnscan.engine.plan.residuals import Residual, stacks
 from rnnscan.ir.dataflow import depending, needed
 from rnnscan.ir.program import Atom, Equation, Value, inputs_of, values_of
@@ -44,15 +43,12 @@ def kept_values(plan: ExecutionPlan) -> tuple[Residual, ...] | None:
     values: list[Residual] = []
     for number, sub_scan in enumerate(memory.sub_scans(call.length)):
         window = plan.states.window(sub_scan.steps) if fission else None
-        if window is not None:
-            flat_step = call.flat if sub_scan.segment else step  # Named values do not outlive a segment.
-            read = _read_in_segment(flat_step, plan.states.matrix_search)
-            segment = sub_scan.segment[0] if sub_scan.segment else window
-            kept = _by_segments(flat_step, constants, read, sub_scan.steps, segment)
-            kept = chain(kept, _named(flat_step, read.kept, sub_scan.steps))
-        elif sub_scan.segment:
-            read = _Read.among(step, {*step.inputs, *step.kept}) if fission else _read_in_segment(segmented)
+        if sub_scan.segment:
+            read = _Read.among(step, {*step.inputs}) if fission else _read_in_segment(segmented)
             kept = _by_segments(segmented, constants, read, sub_scan.steps, sub_scan.segment[0])
+        elif window is not None:
+            kept = _by_segments(step, constants, _Read.among(step, {*step.inputs}), sub_scan.steps, window)
+            kept = chain(kept, _named(step, range(len(step.kept_labels)), sub_scan.steps, -(-sub_scan.steps // window)))
         elif fission:  # The fields of `rnnscan.engine.run.forward.Saved`.
             scan = plan.scan(sub_scan.steps)
             kept = chain(_constants(constants), scan.residuals.rows(scan.step))
@@ -107,10 +103,8 @@ def _by_lax(step: FlatStep, constants: Sequence[Any], length: int) -> Iterator[R
     yield from _constants(constants[index] for index in read.constants)
     yield from stacks("carry", step.carry, read.carry, length)
     yield from stacks("x", step.x, read.x, length)
-    varying = depending(step.program.equations, [*step.carry, *step.x])
-    yield from _named(step, [index for index in read.kept if step.kept[index] in varying], length)
-    # JAX moves the others out of the loop.
-    yield from _named(step, [index for index in read.kept if step.kept[index] not in varying], 1)
+    # JAX moves those that are the same at every step out of the loop.
+    yield from _named(step, read.kept, length, 1)
 
 
 def _by_segments(
@@ -123,16 +117,10 @@ def _by_segments(
     yield from stacks("x", step.x, read.x, length)
 
 
-def _read_in_segment(step: FlatStep, states: MatrixSearch | None = None) -> _Read:
-    """The values that a segment's second run reads, to compute the carry for its later steps too.
-
-    The scans of a step with matrix states read all of their inputs.
-    """
+def _read_in_segment(step: FlatStep) -> _Read:
+    """The values that a segment's second run reads, to compute the carry for its later steps too."""
     equations = [equation for equation in step.program.equations if not {*equation.outputs} <= {*step.kept}]
     values = _read_by_vjp(step)
-    scans = [states.split.step_of(loop) for loop in states.scans] if states and states.split else []
-    inputs = [value for scan in scans for value in scan.program.inputs]
-    values |= _read_for(inputs, equations)
     while True:
         read = _Read.among(step, values)
         new_carry = [step.new_carry[index] for index in read.carry]
@@ -179,6 +167,9 @@ def _constants(constants: Iterable[Any]) -> Iterator[Residual]:
         yield Residual("constant", constant, 1, prod(jnp.shape(constant)) * int(jnp.result_type(constant).itemsize))
 
 
-def _named(step: FlatStep, which: Iterable[int], length: int) -> Iterator[Residual]:
-    for kept in stacks("name", step.kept, which, length):
-        yield replace(kept, of=step.kept_labels[kept.of])
+def _named(step: FlatStep, which: Iterable[int], length: int, times: int) -> Iterator[Residual]:
+    """The values with names. Those that are the same at every step are kept so many times."""
+    varying = depending(step.program.equations, [*step.carry, *step.x])
+    for index in which:
+        for kept in stacks("name", step.kept, [index], length if step.kept[index] in varying else times):
+            yield replace(kept, of=step.kept_labels[index])

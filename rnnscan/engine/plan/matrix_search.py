@@ -59,7 +59,7 @@ def find_matrix_states(step: FlatStep, heuristics: Heuristics) -> MatrixSearch:
     other_linear = [index for index in linear if index not in states]
     vectors, _ = _find_states(other_linear, partial(find_state, step, least=least, as_vectors=True))
     groups = tuple(grouped(states.values(), vectors.values(), step))
-    program = replace(step.program, stacked=step.y)
+    program = replace(step.program, stacked=step.program.stacked[: step.y_size + len(step.kept_labels)])
     search = MatrixSearch(groups, split(with_groups(program, groups), heuristics, scans=True))
     reason = _why_not_scans(step, search.scans)
     if reason is not None:

@@ -1,9 +1,8 @@
 """The fission engine's decisions about one scan: the split, the chunk, and the layout of the kept values."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import jax.numpy as jnp
 
@@ -32,7 +31,6 @@ from rnnscan.ir.program import (
     Atom,
     Equation,
     Program,
-    Value,
     inputs_of,
     nominal_size,
     outputs_of,
@@ -40,7 +38,6 @@ from rnnscan.ir.program import (
     values_of,
 )
 from rnnscan.ir.traits import Kind
-from rnnscan.memory import policy_that_keeps
 
 
 # The steps that Newton's method solves in parallel.
@@ -281,10 +278,10 @@ class ScanPlan:
             return None
         return self.choices.window(length, self.matrix_split.heuristics.state_chunk_within(length))
 
-    def keeps_carry(self, window: int, length: int) -> bool:
+    def keeps_carry(self, window: int) -> bool:
         """Whether the carry is kept before each window. A segment that is one window runs again as it is."""
         windows = self.scan.options.windows
-        return window < length or (windows is not None and windows.names is not None)
+        return window < self.scan.length or (windows is not None and not windows.in_segments)
 
     @property
     def loops_forward(self) -> bool:
@@ -306,19 +303,6 @@ class ScanPlan:
         options = replace(self.scan.options, kept=step.kept_labels, windows=None, chooses_kept_values=False, whole=None)
         scan = replace(self.scan, constants=len(step.constants), carry=len(step.carry), length=length, options=options)
         return ScanPlan(step, scan, self.choices)
-
-    @property
-    def kept_in_windows(self) -> tuple[Callable[..., Any], dict[Value, str]]:
-        """The policy of `jax.checkpoint` around a window, and the names that it emits, by value."""
-        options, labels = self.scan.options, self.step.kept_labels
-        names = (options.windows and options.windows.names) or ()
-        named = [*zip(self.step.kept, labels, names, strict=False)]  # Parts of the carry come last.
-        on_device, on_host = (
-            sorted({name for _, label, name in named if name and (label in options.offload) == is_on_host})
-            for is_on_host in (False, True)
-        )
-        emitted = {value: name for value, _, name in named if name and isinstance(value, Value)}
-        return policy_that_keeps(on_device, on_host), emitted
 
 
 def _is_worth_restoring(leaf: Atom, maker: Mapping[Atom, Equation], cones: Cones) -> bool:

@@ -31,12 +31,11 @@ class Windows:
 
     Attributes:
         longest: the steps of the longest scan of the call, or of its longest innermost segment.
-        names: for each kept value the name that it has in a window, or None. In a segment, whose values do not outlive
-            it, None in place of all names.
+        in_segments: whether the scan is a segment, which runs again as it is.
     """
 
     longest: int
-    names: tuple[str | None, ...] | None
+    in_segments: bool
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,6 @@ class Runner:
         rows: how rows lie on devices, where there are several.
         starts: the carry leaves before each chunk that the only loop writes, if it runs over all chunks.
         scan: runs loops as separate scans, with the engine's derivatives; None: they are loops of this trace.
-        labels: the names to emit, by value.
     """
 
     split: Split
@@ -55,7 +54,6 @@ class Runner:
     rows: ShardedRows | None = None
     starts: Starts | None = None
     scan: Scan | None = None
-    labels: Mapping[Value, str] | None = None
 
     def __call__(
         self, steps: int, known: Mapping[Value, Any], carry: Sequence[Any], sums: Sequence[Any] = ()
@@ -77,7 +75,7 @@ class Runner:
         without_loop = {equation for loop in split.loops if loop.in_parallel for equation in loop.body}
         batched = without_loop.union(split.outside_loops)
         equations = [equation for equation in split.varying if equation in batched]
-        chunk = Chunk(steps, self.invariant, known, looped, equations, once, heuristics=choices, labels=self.labels)
+        chunk = Chunk(steps, self.invariant, known, looped, equations, once, heuristics=choices)
         part_sums: dict[Atom, Any] = {}
         new_carry, new_sums = list(carry), list(sums)
         for loop, loop_sums in zip(split.loops, self._loop_sums, strict=True):

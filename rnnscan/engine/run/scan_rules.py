@@ -17,7 +17,7 @@ from rnnscan.engine.analysis.effects_of_rules import has_jvp_rules
 from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at, split_list
 from rnnscan.engine.loops.rules import have_tangents, jvp_rule, transpose_rule, zero
 from rnnscan.engine.loops.stopping import stopping
-from rnnscan.engine.plan.bound import SavingScan, bound_step, moving_results, saving_scan, scan_plan
+from rnnscan.engine.plan.bound import SavingScan, moving_results, saving_scan, scan_plan
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.primitive import batching as batching
 from rnnscan.engine.primitive import dead_code as dead_code
@@ -51,7 +51,7 @@ def run_scan(
     with sharding_units(scan.options.units):
         plan, arguments = scan_plan(step, scan, platform), _cut(scan, operands[: len(step.in_avals)])
         if saving is None and plan.window(scan.length) is not None and not plan.loops_forward:
-            return _in_windows(plan, *operands)
+            return run_windows(plan, operands)
         if scan.condition is not None:
             return run_while(plan, scan.condition, *arguments)
         if saving is not None:
@@ -84,7 +84,8 @@ def _differentiate(
         return jvp_rule(lambda *operands: _saving_every_step(operands, step, scan, saving), primals, tangents)
     plan = scan_plan(step, scan)
     if plan.window(scan.length) is not None:
-        return jvp_rule(partial(_in_windows, plan), primals, tangents, lambda *leaves: bind(leaves, step, scan))
+        bind_itself = lambda *leaves: bind(leaves, step, scan)  # noqa: E731
+        return jvp_rule(lambda *leaves: run_windows(plan, leaves), primals, tangents, bind_itself)
     primals, dots = as_arrays(primals), as_arrays(tangents)
     active = have_tangents(dots)
     if not any(active):
@@ -111,17 +112,6 @@ def _saving_every_step(operands: Sequence[Any], step: core.ClosedJaxpr, scan: Sc
     count, rest = divmod(scan.length, chunk)
     first = chunk - 1 if scan.reverse else rest
     return [*results, *(stack[first::chunk][:count] for stack in stacks)]
-
-
-def _in_windows(plan: ScanPlan, *operands: Any) -> list[Any]:
-    """The results of a scan whose matrix states run in chunkwise form."""
-
-    def run_loop(part: ScanPlan, constants: Any, carry: Any, xs: Any) -> tuple[list[Any], list[Any], list[Any]]:
-        final, ys = split_list(bind([*constants, *carry, *xs], bound_step(part), part.scan), [part.scan.carry])
-        return final, ys, []
-
-    final, ys = run_windows(plan, plan.scan.length, run_loop, *_cut(plan.scan, operands))
-    return [*final, *ys]
 
 
 def _reverse(

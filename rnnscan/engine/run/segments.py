@@ -71,7 +71,8 @@ def run_nested(
 
     Args:
         run: runs one segment of the innermost kind.
-        scan: the parameters of its scan. With a condition, the length is a multiple of each segment's.
+        scan: the parameters of its scan. With a condition, the length is a multiple of each segment's. The values that
+            its options keep come after the y of a segment, which are no results.
         constants: what all segments read: the constants of that scan, and others after them.
         carry: the initial carry.
         xs: leaves `(length, ...)`.
@@ -108,9 +109,7 @@ def run_nested(
         places = [*range(scan.constants), *range(len(operands) - len(carry), len(operands))]
         condition = reading(condition, types[: len(operands)], places)
     # Chunks of one segment: no two segments have their residuals at the same time.
-    options = replace(
-        scan.options, unroll=1, chunk=1, parallel=None, offload=(), kept=(), chooses_kept_values=False, whole=None
-    )
+    options = replace(scan.options, unroll=1, chunk=1, parallel=None, chooses_kept_values=False, whole=None)
     outer = Scan(len(constants), len(counted) + len(carry), count, scan.reverse, options, condition=condition)
     results = bind([*operands, *stacks], jax.make_jaxpr(run_segment)(*types), outer)
     _, final, ys = split_list(results, [len(counted), len(carry)])
@@ -125,7 +124,6 @@ def run_segments(
     segments: tuple[int, ...],
     *,
     reverse: bool,
-    policy: Callable[..., Any] = jax.checkpoint_policies.nothing_saveable,
 ) -> tuple[Any, Any]:
     """Run a scan over segments of a sequence, each in `jax.checkpoint`.
 
@@ -138,7 +136,6 @@ def run_segments(
         length: number of steps.
         segments: lengths of the nested segments, the longest first; empty: one run of the whole.
         reverse: from the last segment to the first; `run` must do the same.
-        policy: of `jax.checkpoint`, the values that a segment keeps besides its arguments.
 
     Returns:
         The final carry and the stacked y.
@@ -148,10 +145,10 @@ def run_segments(
     size, inner_segments = segments[0], segments[1:]
 
     def run_segment(carry: Any, xs: Any, length: int) -> tuple[Any, Any, Any]:
-        run_inner = partial(run_segments, run, length=length, segments=inner_segments, reverse=reverse, policy=policy)
+        run_inner = partial(run_segments, run, length=length, segments=inner_segments, reverse=reverse)
         # With barriers: XLA inlines a scan over one segment, and would then merge the second run with the first.
         leaves, restore = without_keys((carry, xs))
-        return *jax.checkpoint(lambda leaves: run_inner(*restore(leaves)), policy=policy)(leaves), ()
+        return *jax.checkpoint(lambda leaves: run_inner(*restore(leaves)))(leaves), ()
 
     carry, ys, _ = TimeLoop(length, size, reverse, shorter_first=False).run(run_segment, carry, xs)
     return carry, ys
