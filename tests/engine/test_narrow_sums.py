@@ -1,4 +1,4 @@
-"""Gradients of parameters of 16 bits are summed in float32 over segments, too, and rounded once."""
+"""Gradients of parameters of 16 bits are summed in float32 over segments and windows, too, and rounded once."""
 
 import jax
 import jax.numpy as jnp
@@ -104,18 +104,22 @@ def state(params, state, x):
     return state, jnp.einsum("nk,nkv->nv", keys, state)
 
 
-@pytest.mark.parametrize("segment", [128, (256, 128)])
-def test_segments_of_a_matrix_state_have_the_gradients_of_one_scan(segment):
+@pytest.mark.parametrize("segment", [None, 128, 256, (512, 256)])
+def test_gradients_of_a_matrix_state_are_rounded_once(segment):
+    """Windows have 128 steps. Rounded after each, the gradients would have an error of 4e-3."""
     random = np.random.default_rng(1)
     draw = lambda *shape: jnp.asarray(random.normal(size=shape) / 4, "float32")  # noqa: E731
-    params = {"kernel": draw(8, 32).astype("bfloat16"), "value": draw(8, 32).astype("bfloat16")}
+    narrow = {"kernel": draw(8, 32).astype("bfloat16"), "value": draw(8, 32).astype("bfloat16")}
+    xs = draw(2048, 2, 8)
 
-    def gradient_of(memory):
+    def gradient_of(params, **options):
         def loss(params):
-            return rs.scan(state, params, jnp.zeros((2, 32, 32), "float32"), xs, memory=memory)[1].sum()
+            return rs.scan(state, params, jnp.zeros((2, 32, 32), "float32"), xs, **options)[1].sum()
 
         return jax.jit(jax.grad(loss))(params)
 
-    xs = draw(512, 2, 8)
-    found, wanted = gradient_of(rs.Memory(segment=segment)), gradient_of(rs.Memory())
-    assert error(found, wanted) < 1e-2
+    wanted = gradient_of(jax.tree.map(lambda leaf: leaf.astype("float32"), narrow), engine="lax", memory=None)
+    found = gradient_of(narrow, memory=rs.Memory(segment=segment))
+    for name, leaf in wanted.items():
+        difference = np.asarray(found[name], "float64") - leaf
+        assert np.linalg.norm(difference) < 2.5e-3 * np.linalg.norm(leaf), name

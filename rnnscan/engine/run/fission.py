@@ -33,10 +33,9 @@ def run(plan: ExecutionPlan) -> tuple[Any, Any]:
     assert memory is not None
     leaves, xs = jax.tree.leaves(call.carry), jax.tree.leaves(call.xs)
     # Segments run in a loop, and each has gradients of the constants: their total is rounded after all segments, and
-    # taken over all rows. Windows of matrix states have no copies.
+    # taken over all rows.
     types, has_segments = [*leaves, *map(type_of_step, xs)], memory.segment is not None
-    has_copies = has_segments and plan.states.state_chunk is None
-    constants, copies, copied = constants_and_copies(plan.constants, types, plan.step, in_segments=has_copies)
+    constants, copies, copied = constants_and_copies(plan.constants, types, plan.step, in_segments=has_segments)
     constants += copies
 
     def run_steps(constants: list[Any], carry: list[Any], xs: list[Any], length: int) -> tuple[Any, Any]:

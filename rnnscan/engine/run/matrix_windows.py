@@ -25,10 +25,10 @@ def run_windows(plan: ScanPlan, operands: Sequence[Any]) -> list[Any]:
 
     Args:
         plan: how the scan runs.
-        operands: its constants, carry and xs.
+        operands: its constants, carry and xs, and the copies of constants.
     """
-    scan = plan.scan
-    size, (constants, carry, xs) = plan.window(scan.length), split_list(operands, [scan.constants, scan.carry])
+    scan, size = plan.scan, plan.window(plan.scan.length)
+    constants, carry, xs, copies = split_list(operands, [scan.constants, scan.carry, len(plan.step.x)])
     assert size is not None
 
     def in_chunks(constants: Any, carry: Any, xs: Any, length: int) -> tuple[list[Any], list[Any]]:
@@ -43,7 +43,8 @@ def run_windows(plan: ScanPlan, operands: Sequence[Any]) -> list[Any]:
 
     run, segments = by_a_loop if plan.loops_windows else in_chunks, (size,) if plan.keeps_carry(size) else ()
     outer = replace(scan, options=replace(scan.options, windows=None))
-    final, ys = run_nested(run, outer, constants, carry, xs, scan.length, segments)
+    # A window without a scan around it needs no copies: the scan of which it is a step adds up the gradients.
+    final, ys = run_nested(run, outer, constants, carry, xs, scan.length, segments, copies)
     return [*final, *ys[: plan.step.y_size]]
 
 

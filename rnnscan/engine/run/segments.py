@@ -6,7 +6,7 @@ in `jax.checkpoint`.
 Source: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost".
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -64,6 +64,7 @@ def run_nested(
     xs: list[Any],
     length: int,
     segments: tuple[int, ...],
+    copies: Sequence[Any] = (),
 ) -> tuple[list[Any], list[Any]]:
     """Run a scan over segments of a sequence, by scans whose steps are scans.
 
@@ -78,6 +79,7 @@ def run_nested(
         xs: leaves `(length, ...)`.
         length: number of steps.
         segments: lengths of the nested segments, the longest first; empty: one run of the whole.
+        copies: those of constants, if the scan has any. The scan around the longest segments takes them.
 
     Returns:
         The final carry and the stacked y.
@@ -89,7 +91,7 @@ def run_nested(
     if rest:
 
         def run_part(carry: list[Any], xs: list[Any], steps: int) -> tuple[list[Any], list[Any], Any]:
-            return *run_nested(run, scan, constants, carry, xs, steps, segments), ()
+            return *run_nested(run, scan, constants, carry, xs, steps, segments, copies), ()
 
         carry, ys, _ = TimeLoop(length, length - rest, scan.reverse, shorter_first=False).run(run_part, carry, xs)
         return carry, ys
@@ -110,8 +112,8 @@ def run_nested(
         condition = reading(condition, types[: len(operands)], places)
     # Chunks of one segment: no two segments have their residuals at the same time.
     options = replace(scan.options, unroll=1, chunk=1, parallel=None, chooses_kept_values=False, whole=None)
-    outer = Scan(len(constants), len(counted) + len(carry), count, scan.reverse, options, condition=condition)
-    results = bind([*operands, *stacks], jax.make_jaxpr(run_segment)(*types), outer)
+    outer = Scan(len(constants), len(counted) + len(carry), count, scan.reverse, options, scan.copied, condition)
+    results = bind([*operands, *stacks, *copies], jax.make_jaxpr(run_segment)(*types), outer)
     _, final, ys = split_list(results, [len(counted), len(carry)])
     return final, [lax.reshape(leaf, (count * size, *leaf.shape[2:])) for leaf in ys]
 
