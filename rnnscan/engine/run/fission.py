@@ -19,7 +19,7 @@ from rnnscan.engine.run import scan_rules as scan_rules
 from rnnscan.engine.run.copies import bind_with_copies, constants_and_copies
 from rnnscan.engine.run.forward import run_and_count
 from rnnscan.engine.run.matrix_windows import run_window
-from rnnscan.engine.run.segments import run_nested, run_segments, run_sub_scans
+from rnnscan.engine.run.segments import around, run_nested, run_sub_scans
 from rnnscan.engine.units.shard_units import UnitCell
 
 
@@ -47,31 +47,28 @@ def run(plan: ExecutionPlan) -> tuple[Any, Any]:
         final, ys = bind_with_copies(constants, plan.ordered.of(carry), xs, bound_step(scan), parameters)
         return plan.ordered.undone(final), ys
 
-    # What a segment makes does not outlive it.
-    scan = plan.scan_to_run(call.length).scan
-    outer = replace(scan, options=replace(scan.options, offload=(), kept=(), windows=None))
-    in_segments = partial(run_nested, run_steps, outer, constants)
+    in_segments = partial(run_nested, run_steps, around(plan.scan_to_run(call.length).scan), constants)
     changing = plan.step.changing
     return call.results(changing, *run_sub_scans(in_segments, plan, [leaves[i] for i in changing], xs))
 
 
 def run_counting(plan: ExecutionPlan) -> list[Any]:
     """Run a plan, and return the work of Newton's method as `run_and_count` does, in stacks of all steps."""
-    call, constants = plan.call, plan.constants
+    call, scan = plan.call, around(plan.scan_to_run(plan.call.length).scan)
     leaves, xs = jax.tree.leaves(call.carry), jax.tree.leaves(call.xs)
 
-    def run_steps(carry: list[Any], xs: list[Any], length: Any) -> tuple[list[Any], list[Any]]:
-        window = plan.states.window(length)
-        if window is not None:
-            return run_segments(run_one, carry, xs, length=length, segments=(window,), reverse=call.reverse)
-        final, ys, counts = run_and_count(plan.scan(length), constants, carry, xs)
-        return final, [*ys, *counts]
-
-    def run_one(carry: list[Any], xs: list[Any], length: int) -> tuple[list[Any], list[Any]]:
+    def run_window_of(constants: Any, carry: Any, xs: Any, length: int) -> tuple[list[Any], list[Any]]:
         final, stacks, counts = run_window(plan.states, run_and_count, constants, carry, xs, length)
         return final, [*stacks[: plan.step.y_size], *counts]
 
-    in_segments = partial(run_segments, run_steps, reverse=call.reverse)
+    def run_steps(constants: Any, carry: Any, xs: Any, length: int) -> tuple[list[Any], list[Any]]:
+        window = plan.states.window(length)
+        if window is not None:
+            return run_nested(run_window_of, scan, constants, carry, xs, length, (window,))
+        final, ys, counts = run_and_count(plan.scan(length), constants, carry, xs)
+        return final, [*ys, *counts]
+
+    in_segments = partial(run_nested, run_steps, scan, plan.constants)
     _, stacks = run_sub_scans(in_segments, plan, [leaves[index] for index in plan.step.changing], xs)
     counts: list[Any] = stacks[plan.step.y_size :]
     return counts

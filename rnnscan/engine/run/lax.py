@@ -14,7 +14,7 @@ from rnnscan._util.sources import named_after
 from rnnscan._util.step_wrappers import Step
 from rnnscan.engine.one_kernel.small_step import SmallStep
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
-from rnnscan.engine.run.segments import run_segments, run_sub_scans
+from rnnscan.engine.run.segments import around, run_nested, run_segments, run_sub_scans
 from rnnscan.memory import checkpoint_policy
 from rnnscan.naming import emitting
 
@@ -52,10 +52,14 @@ def run_small(small: SmallStep, plan: ExecutionPlan) -> tuple[Any, Any]:
         The final carry and the stacked y, as `lax.scan`.
     """
     call, constants = plan.call, plan.constants
-    step = _checkpointed(named_after(partial(small.step.run, constants), call.cell), small)
-    run_steps = partial(lax.scan, step, reverse=call.reverse, unroll=call.unroll)
+
+    def run_steps(constants: list[Any], carry: list[Any], xs: list[Any], length: int) -> tuple[list[Any], list[Any]]:
+        step = _checkpointed(named_after(partial(small.step.run, constants), call.cell), small)
+        final, ys = lax.scan(step, carry, xs, length=length, reverse=call.reverse, unroll=call.unroll)
+        return final, ys
+
     leaves, xs, changing = jax.tree.leaves(call.carry), jax.tree.leaves(call.xs), small.step.changing
-    in_segments = partial(run_segments, run_steps, reverse=call.reverse)
+    in_segments = partial(run_nested, run_steps, around(plan.scan_of(small.step, call.length).scan), constants)
     return call.results(changing, *run_sub_scans(in_segments, plan, [leaves[i] for i in changing], xs))
 
 

@@ -22,7 +22,7 @@ from rnnscan.engine.primitive.scan import Scan
 from rnnscan.engine.run import lax as run_by_lax
 from rnnscan.engine.run import scan_rules as scan_rules
 from rnnscan.engine.run.copies import bind_with_copies, constants_and_copies
-from rnnscan.engine.run.segments import run_nested
+from rnnscan.engine.run.segments import around, run_nested
 from rnnscan.ir.program import Value
 from rnnscan.ir.trace import trace
 from rnnscan.memory import Memory
@@ -129,7 +129,7 @@ def _run(plan: ExecutionPlan, condition: Any) -> tuple[Any, Any, Any]:
     scan = replace(scan, copied=copied)
     (count, *final), ys = run_nested(
         lambda constants, carry, xs, _: bind_with_copies(constants, carry, xs, step, scan),
-        scan,
+        around(scan),
         [*constants, *condition.consts, *copies],
         [count, *(leaves[index] for index in plan.step.changing)],
         xs,

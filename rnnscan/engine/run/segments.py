@@ -56,6 +56,12 @@ def run_sub_scans(run: RunSubScan, plan: ExecutionPlan, carry: Any, xs: Any) -> 
     return carry, jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *(stacks[::-1] if call.reverse else stacks))
 
 
+def around(scan: Scan) -> Scan:
+    """The parameters of a scan around segments, from those of the scans of these. What a segment makes ends with it."""
+    options = replace(scan.options, offload=(), kept=(), windows=None)
+    return replace(scan, options=options, copied=())
+
+
 def run_nested(
     run: RunScan,
     scan: Scan,
@@ -72,9 +78,9 @@ def run_nested(
 
     Args:
         run: runs one segment of the innermost kind.
-        scan: the parameters of its scan. With a condition, the length is a multiple of each segment's. The values that
-            its options keep come after the y of a segment, which are no results.
-        constants: what all segments read: the constants of that scan, and others after them.
+        scan: the parameters of the scan around the segments. With a condition, the length is a multiple of each
+            segment's. The values that its options keep come after the y of a segment, and are no results.
+        constants: what all segments read. The condition reads the first ones, as many as `scan` says.
         carry: the initial carry.
         xs: leaves `(length, ...)`.
         length: number of steps.
