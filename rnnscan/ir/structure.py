@@ -1,6 +1,7 @@
 """The structure of a program: a key that is equal for programs that do the same operations on the same values."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import jax
@@ -11,6 +12,7 @@ from rnnscan._util.messages import is_key
 from rnnscan.ir.program import Atom, Constant, Equation, Program, Value
 
 
+_JAX = str(Path(jax.__file__).parent)
 # A primitive, its parameters, the context that counts, the operands and the results.
 _Operation: TypeAlias = tuple[Any, Mapping[str, Any], Hashable, Sequence[Any], Sequence[Any]]
 
@@ -47,9 +49,11 @@ def structure_of_operation(equation: Equation) -> Hashable:
 
 def _structure_of_operation(primitive: Any, params: Mapping[str, Any], *, like: Like) -> Hashable:
     source = None
-    if like == "source" and primitive.name.startswith("custom_"):
+    if like != "work" and primitive.name.startswith("custom_"):
         bodies = [getattr(value, "jaxpr", None) for value in params.values()]
         source = tuple(str(body.debug_info.func_src_info) for body in bodies if body is not None)
+        if source and all(_JAX in place for place in source):
+            like = "source"  # A rule of JAX's, such as that of `jax.nn.relu`, closes over nothing of the user's.
     return primitive, source, _structure_of_parameter(params, like=like)
 
 
@@ -63,6 +67,11 @@ def key_of_step(program: Program) -> Hashable:
     types = tuple(map(numbers.add, (program.invariant, program.known, program.carry)))
     outputs = (program.new_carry, program.summed, program.stacked)
     return types, numbers.number(operations), *map(numbers.read, outputs)
+
+
+def key_of_jaxpr(closed: core.ClosedJaxpr) -> Hashable:
+    """As `key_of_step`, of a jaxpr."""
+    return _structure_of_parameter(closed, like="function")
 
 
 class _Numbers:
@@ -157,5 +166,7 @@ def structure_of_jaxpr(jaxpr: Any, *, like: Like = "source") -> Hashable:
     """The structure of a jaxpr, with the numbers of its literals, by the rules of `structure_of_operation`."""
     numbers = _Numbers(like=like)
     numbers.add(jaxpr.constvars)
-    operations = ((eqn.primitive, eqn.params, eqn.ctx, eqn.invars, eqn.outvars) for eqn in jaxpr.eqns)
+    settings = ((eqn.ctx, str(eqn.source_info.name_stack)) if like == "function" else eqn.ctx for eqn in jaxpr.eqns)
+    equations = zip(jaxpr.eqns, settings, strict=True)
+    operations = ((eqn.primitive, eqn.params, setting, eqn.invars, eqn.outvars) for eqn, setting in equations)
     return numbers.add(jaxpr.invars), numbers.number(operations), numbers.read(jaxpr.outvars)

@@ -11,7 +11,8 @@ import pytest
 from jax import lax
 
 import rnnscan as rs
-from rnnscan.engine.cache import closure_programs, program_cache
+from rnnscan.engine.cache import program_cache
+from rnnscan.engine.loops import lowering
 from slow_reference import assert_close
 from tiers import variants
 
@@ -281,11 +282,45 @@ def test_a_cell_that_counts_its_traces_is_traced_once():
     assert traces == before
 
 
+def programs():
+    """How many programs of equations were compiled."""
+    return lowering._jitted.cache_info().misses
+
+
+def test_loops_and_segments_that_close_over_arrays_are_compiled_once():
+    def run(most):
+        def step(params, carry, x=0.0):
+            return carry + most + x
+
+        for segment in (None, 3):
+            memory = rs.Memory(segment=segment)
+            rs.while_net(lambda params, carry: carry[0] < most, step, jnp.zeros(3), max_steps=9, memory=memory)
+            rs.scan(lambda p, carry, x: (step(p, carry, x),) * 2, None, jnp.zeros(3), XS[:, 0], memory=memory)
+        return programs()
+
+    before, *after = (run(jnp.asarray(most)) for most in (1.5, 2.5, 3.5))
+    assert after == [before] * 2
+
+
+def test_a_mutable_callable_is_compiled_once():
+    @dataclass(eq=False)
+    class Scaled:
+        scale: float
+
+        def __call__(self, weight, carry, x):
+            return recurrence(self.scale * weight, carry, x)
+
+    def run(scale):
+        assert_close(rs.scan(Scaled(scale), WEIGHT, CARRY, XS)[1], total_of(scale))
+        return programs()
+
+    total_of = lambda scale: rs.scan(recurrence, scale * WEIGHT, CARRY, XS)[1]  # noqa: E731
+    before, *after = (run(scale) for scale in (0.5, 0.5))
+    assert after == [before]
+
+
 @pytest.mark.parametrize("transform", [lambda f: f, jax.value_and_grad], ids=["call", "value_and_grad"])
-def test_a_cell_that_closes_over_arrays_is_compiled_once(transform, monkeypatch):
-    compiled = []
-    program = closure_programs._program
-    monkeypatch.setattr(closure_programs, "_program", lambda *given: compiled.append(given) or program(*given))
+def test_a_cell_that_closes_over_arrays_is_compiled_once(transform):
     held = {"scale": jnp.ones(()), "shift": 0.0}
 
     def cell(weight, carry, x):
@@ -295,11 +330,12 @@ def test_a_cell_that_closes_over_arrays_is_compiled_once(transform, monkeypatch)
     expected = lambda: transform(  # noqa: E731
         lambda weight: total(recurrence)(weight * held["scale"] + held["shift"])
     )(WEIGHT)
+    compiled = []
     for scale in (1.0, 0.5, 2.0):
         held["scale"] = jnp.asarray(scale)
         assert_close(run(), expected(), tolerance=1e-6)
-    run()
-    assert len(compiled) == 1
+        compiled.append(programs())
+    assert compiled[0] == compiled[2]
     held["shift"] = 0.25
     assert_close(run(), expected(), tolerance=1e-6)
     held["scale"] = jnp.linspace(0.0, 1.0, 3)

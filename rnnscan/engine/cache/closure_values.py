@@ -1,8 +1,8 @@
 """The values that functions read from their closures and modules.
 
 A trace holds numbers as constants, so they are in the keys of cached programs; what it reads from NumPy arrays, such as
-an item, too. Whole arrays are operands, as in `closure_programs`. But JAX keeps the copy that it makes of a NumPy array
-of another dtype, such as float64, so a change in place may not show.
+an item, too. Whole arrays are operands of scans, whose step is traced at each call. But JAX keeps the copy that it
+makes of a NumPy array of another dtype, such as float64, so a change in place may not show.
 """
 
 import dis

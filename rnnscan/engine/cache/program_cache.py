@@ -16,7 +16,6 @@ import numpy as np
 from jax import lax
 
 from rnnscan.engine.cache.bounded_cache import BoundedCache
-from rnnscan.engine.cache.closure_programs import ClosedOver, ClosurePrograms
 from rnnscan.engine.cache.closure_values import closure_values, contents_of, warn_of_changes
 from rnnscan.engine.costs.heuristics import following
 from rnnscan.ir.invalid_values import search_first
@@ -37,14 +36,11 @@ class ClosesOverArraysError(Exception):
     """Raised while tracing a cell that closes over arrays, because they may change before the next call."""
 
 
-def run_compiled(
-    run: Run,
-    cell: Any,
-    arrays: dict[str, Any],
-    options: dict[str, Any],
-    closed_over: Callable[..., ClosedOver] | None = None,
-) -> Any:
+def run_compiled(run: Run, cell: Any, arrays: dict[str, Any], options: dict[str, Any]) -> Any:
     """Run a call with its cached program, or directly if it cannot be cached.
+
+    A cell that closes over arrays is traced at each call, because they may be others then. Its scans are equations
+    whose steps take these arrays as operands, so that equal ones share a compiled program (`run_by_program`).
 
     Args:
         run: `run(cell, **arrays, **options)`. With `kept=True`, for the trace of a program, it raises
@@ -52,8 +48,6 @@ def run_compiled(
         cell: the cell. Plain functions are cached by identity, and other cells if they compare by value.
         arrays: pytrees of arrays by name, the arguments of the program.
         options: the other options, constants of the program.
-        closed_over: `closed_over(cell, **arrays, **options)` returns the arrays that the cell closes over. None: a cell
-            that closes over arrays is not cached.
 
     Returns:
         The result of `run`.
@@ -68,25 +62,19 @@ def run_compiled(
     if programs is None or not _is_hashable(key):
         warn_of_changes(cell, values.arrays)
         return run_directly()
-    known = programs.get(key)
-    if known is not _NOT_KEPT and not isinstance(known, ClosurePrograms):
+    if programs.get(key) is not _NOT_KEPT:
         try:
             with following(arrays):
                 return _run_program(programs, key, values.arrays, _traceable(run, cell, options), arrays)
-        except ClosesOverArraysError:
-            programs[key] = _NOT_KEPT if closed_over is None else ClosurePrograms()
         except (
+            ClosesOverArraysError,
             jax.errors.ConcretizationTypeError,
             jax.errors.TracerArrayConversionError,
             jax.errors.TracerIntegerConversionError,
         ):
-            # The cell reads concrete values of its parameters, which it has only outside of jit.
+            # The cell reads concrete values of its parameters, which it has only outside of jit, or closes over arrays.
             programs[key] = _NOT_KEPT
     warn_of_changes(cell, values.arrays)
-    if isinstance(known, ClosurePrograms):
-        assert closed_over is not None
-        with following(arrays):
-            return known.run(partial(run, cell, **options), closed_over(cell, **arrays, **options), arrays)
     return run_directly()
 
 

@@ -33,7 +33,6 @@ from rnnscan._util.varying import vary, varying
 from rnnscan.engine.analysis.effects_of_rules import RuleEffects, effects_of_rules
 from rnnscan.engine.analysis.flat_step import FlatStep, flatten
 from rnnscan.engine.analysis.leaves import replace_at
-from rnnscan.engine.cache.closure_programs import ClosedOver
 from rnnscan.engine.call.broadcast_carry import Rows, may_lack_rows, share_all, share_by_cell, share_by_step
 from rnnscan.engine.units.mesh import shard_as_step
 from rnnscan.engine.units.shard_units import shard_units
@@ -104,16 +103,11 @@ class Call:
         return carry, jax.tree.unflatten(jax.tree.structure(self.y), ys)
 
     @property
-    def closed_over(self) -> ClosedOver:
-        """The arrays that the cell reads and that are not among its arguments."""
-        params, traced = set(map(id, jax.tree.leaves(self.params))), self.info.traced
-        return ClosedOver(traced, tuple(i for i, const in enumerate(traced.consts) if id(const) not in params))
-
-    @property
     def closes_over_arrays(self) -> bool:
         """Whether the cell reads arrays that are neither arguments nor, in a trace of these, computed from them."""
-        consts = self.info.traced.consts
-        return any(not isinstance(consts[position], jax.core.Tracer) for position in self.closed_over.positions)
+        params = set(map(id, jax.tree.leaves(self.params)))
+        read = (const for const in self.info.traced.consts if id(const) not in params)
+        return any(not isinstance(const, jax.core.Tracer) for const in read)
 
     @property
     def step(self) -> Step:

@@ -5,7 +5,7 @@ private names here (jax 0.10 to 0.12). Without them checkify would run a scan an
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 import jax
@@ -14,7 +14,7 @@ from jax.extend import core
 from jax.interpreters import mlir
 
 from rnnscan.engine.analysis.leaves import as_arrays
-from rnnscan.ir.invalid_values import run_checked_jaxpr
+from rnnscan.ir.invalid_values import are_searched, run_checked_jaxpr
 
 
 # (types of the operands, parameters, platform or None) -> program
@@ -22,7 +22,7 @@ ProgramOf: TypeAlias = Callable[[Sequence[Any], dict[str, Any], str | None], cor
 
 
 def run_by_program(primitive: core.Primitive, program: ProgramOf, platforms: Sequence[str] = ()) -> None:
-    """Run a primitive's equations by a program.
+    """Run a primitive's equations by a program. Outside of `jax.jit` equal ones share the compiled program.
 
     Args:
         primitive: the primitive.
@@ -32,7 +32,9 @@ def run_by_program(primitive: core.Primitive, program: ProgramOf, platforms: Seq
 
     def evaluate(*operands: Any, **params: Any) -> list[Any]:
         arrays = as_arrays(operands)
-        return run_checked_jaxpr(program([*map(jax.typeof, arrays)], params, None), arrays)
+        if are_searched() or getattr(jax.config, "jax_disable_jit", False):
+            return run_checked_jaxpr(program([*map(jax.typeof, arrays)], params, None), arrays)
+        return list(_jitted(primitive, **params)(*arrays))
 
     def lower(platform: str | None, context: Any, *operands: Any, **params: Any) -> Any:
         return _lower_jaxpr(context, program(context.avals_in, params, platform), operands)
@@ -49,6 +51,16 @@ def run_by_program(primitive: core.Primitive, program: ProgramOf, platforms: Seq
     for platform in platforms:
         mlir.register_lowering(primitive, partial(lower, platform), platform=platform)
     checkify.error_checks[primitive] = check
+
+
+@lru_cache(maxsize=256)
+def _jitted(primitive: core.Primitive, **params: Any) -> Callable[..., Any]:
+    """A compiled function of an equation's operands. Its cache holds steps, and so the next equal step is the same."""
+
+    def run(*operands: Any) -> Any:
+        return primitive.bind(*operands, **params)
+
+    return jax.jit(run)
 
 
 def _lower_jaxpr(context: Any, closed: core.ClosedJaxpr, operands: Sequence[Any]) -> Any:

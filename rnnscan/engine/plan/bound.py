@@ -17,7 +17,7 @@ from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.primitive.scan import InnerScan, Saving, Scan, scan_p, y_size
 from rnnscan.ir.invalid_values import are_searched
 from rnnscan.ir.program import Atom, Equation, operation
-from rnnscan.ir.structure import key_of_step
+from rnnscan.ir.structure import key_of_jaxpr, key_of_step
 from rnnscan.ir.trace import program_as_jaxpr, program_of
 
 
@@ -91,6 +91,11 @@ def bound_step(plan: ScanPlan, *, with_effects: bool = False) -> core.ClosedJaxp
         closed = _known[key] = step.as_jaxpr(with_effects=with_effects)
         _steps.setdefault(closed.jaxpr, {})[scan.constants, scan.carry, step.kept_labels] = step
     return closed
+
+
+def shared(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+    """A jaxpr, or an equal one that lives, so that equal scans around segments and conditions are lowered once."""
+    return closed if are_searched() else _known.setdefault(key_of_jaxpr(closed), closed)
 
 
 @dataclass(frozen=True)

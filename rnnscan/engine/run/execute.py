@@ -5,7 +5,6 @@ from typing import Any
 import jax
 
 from rnnscan._util.step_wrappers import hold_last_valid, type_of_step
-from rnnscan.engine.cache.closure_programs import ClosedOver
 from rnnscan.engine.cache.program_cache import ClosesOverArraysError, run_compiled
 from rnnscan.engine.call.concrete import run_on_values, runs_on_values
 from rnnscan.engine.call.prepare import prepare
@@ -30,7 +29,7 @@ def run_call(cell: Any, arrays: dict[str, Any], options: dict[str, Any], length:
     """
     if runs_on_values(length) and not plans_are_observed():
         return run_on_values(cell, **arrays, **options)
-    results: tuple[Any, Any] = run_compiled(_run, cell, arrays, options, _closed_over)
+    results: tuple[Any, Any] = run_compiled(_run, cell, arrays, options)
     return results
 
 
@@ -60,8 +59,3 @@ def _execute(plan: ExecutionPlan) -> tuple[Any, Any]:
     if call.valid is not None and call.padding == "hold":
         ys = hold_last_valid(ys, call.valid, reverse=call.reverse)
     return carry, ys
-
-
-def _closed_over(cell: Any, **arguments: Any) -> ClosedOver:
-    with inside_scan():
-        return prepare(cell, **arguments).closed_over

@@ -16,7 +16,7 @@ from rnnscan.engine.call.prepare import Call, prepare
 from rnnscan.engine.call.route import Route, high_level_reason
 from rnnscan.engine.costs.heuristics import heuristics
 from rnnscan.engine.loops.stopping import stopping
-from rnnscan.engine.plan.bound import bound_step
+from rnnscan.engine.plan.bound import bound_step, shared
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.primitive.scan import Scan
 from rnnscan.engine.run import lax as run_by_lax
@@ -167,7 +167,7 @@ def _counting_scan(
         return [holds & (values[count] < plan.call.length) if is_padded else holds]
 
     types = (value.aval for value in (*program.invariant, *program.carry))
-    return closed, replace(scan_plan.scan, condition=jax.make_jaxpr(goes_on)(*types))
+    return closed, replace(scan_plan.scan, condition=shared(jax.make_jaxpr(goes_on)(*types)))
 
 
 def _multiples(sizes: Sequence[int]) -> list[int]:

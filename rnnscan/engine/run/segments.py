@@ -18,6 +18,7 @@ from jax.extend import core
 
 from rnnscan.engine.analysis.leaves import split_list, without_keys
 from rnnscan.engine.loops.time_loop import TimeLoop
+from rnnscan.engine.plan.bound import shared
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.primitive.scan import Scan, bind, reading
 
@@ -115,11 +116,11 @@ def run_nested(
     condition = scan.condition
     if condition is not None:
         places = [*range(scan.constants), *range(len(operands) - len(carry), len(operands))]
-        condition = reading(condition, types[: len(operands)], places)
+        condition = shared(reading(condition, types[: len(operands)], places))
     # Chunks of one segment: no two segments have their residuals at the same time.
     options = replace(scan.options, unroll=1, chunk=1, parallel=None, chooses_kept_values=False, whole=None)
     outer = Scan(len(constants), len(counted) + len(carry), count, scan.reverse, options, scan.copied, condition)
-    results = bind([*operands, *stacks, *copies], jax.make_jaxpr(run_segment)(*types), outer)
+    results = bind([*operands, *stacks, *copies], shared(jax.make_jaxpr(run_segment)(*types)), outer)
     _, final, ys = split_list(results, [len(counted), len(carry)])
     return final, [lax.reshape(leaf, (count * size, *leaf.shape[2:])) for leaf in ys]
 
