@@ -14,6 +14,7 @@ from jax import lax
 from jax.export import is_symbolic_dim
 from jax.extend import source_info_util
 
+from rnnscan._util.effects import ordered
 from rnnscan.ir.jaxprs import all_equations, inner_jaxprs
 from rnnscan.ir.traits import Kind, Traits, traits_for, traits_of
 
@@ -137,6 +138,11 @@ class Origin(NamedTuple):
         )
         return next(filter(None, places), "")
 
+    @property
+    def source(self) -> Any:
+        """The origin as jaxprs have it."""
+        return source_info_util.SourceInfo(self.traceback, self.name_stack)
+
     def within(self, name_stack: Any) -> "Origin":
         """The origin within the named scopes of a caller."""
         return self._replace(name_stack=name_stack + self.name_stack) if len(name_stack) else self
@@ -162,17 +168,19 @@ _WIDE = frozenset(map(np.dtype, ("float64", "complex128", "int64", "uint64")))
 
 @dataclass(frozen=True, eq=False)
 class Equation:
-    """One operation: `outputs = primitive(inputs)`. With `effects` it does more than compute its outputs.
-
-    Collectives have no effects here.
-    """
+    """One operation: `outputs = primitive(inputs)`. With `effects` it does more than compute its outputs."""
 
     primitive: Any
     params: dict[str, Any]
     inputs: tuple[Atom, ...]
     outputs: tuple[Value, ...]
-    effects: Collection[Any] = ()
+    jax_effects: Collection[Any] = ()
     origin: Origin = _NOWHERE
+
+    @cached_property
+    def effects(self) -> Collection[Any]:
+        """The effects for which it must stay, in its order. Collectives have none here, and have some in JAX."""
+        return ordered(self.jax_effects)
 
     @property
     def scope(self) -> str:
@@ -313,7 +321,7 @@ def total_bytes(values: Iterable[Value]) -> int:
 def operation(primitive: Any, params: dict[str, Any], inputs: Sequence[Atom], origin: Origin = _NOWHERE) -> Equation:
     """An equation whose result has the type that its primitive gives it."""
     traced = jax.make_jaxpr(partial(primitive.bind, **params))(*(atom.aval for atom in inputs))
-    return Equation(primitive, params, tuple(inputs), tuple(map(Value, traced.out_avals)), origin=origin)
+    return Equation(primitive, params, tuple(inputs), tuple(map(Value, traced.out_avals)), traced.effects, origin)
 
 
 def concatenated(atoms: Sequence[Atom], axis: int, origin: Origin = _NOWHERE) -> Equation:
