@@ -2,8 +2,6 @@
 
 Sets of leaves and of groups are the bits of an int, so that the work grows with the equations, and hardly with the
 leaves: a net with the states of 20 batch norms in its carry has 40.
-
-Source: Sharir 1981, "A strong-connectivity algorithm and its applications in data flow analysis".
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -116,43 +114,28 @@ def _feeds(equations: Sequence[Equation], outputs: Iterable[tuple[Atom, int]]) -
 
 
 def _strongly_connected(reaches: Sequence[int], reached_from: Sequence[int]) -> list[tuple[int, ...]]:
-    """The strongly connected components of a graph, by their first members.
+    """The strongly connected components of a graph, by their first members: what reaches a node, and it reaches.
 
     Args:
         reaches: for each node those at the ends of its edges, as bits.
         reached_from: for each node those whose edges end there.
     """
-    order: list[int] = []
-    left = (1 << len(reaches)) - 1
-    for node in range(len(reaches)):
-        left = _search(node, reaches, left, order)
     groups, left = list[tuple[int, ...]](), (1 << len(reaches)) - 1
-    for node in reversed(order):
+    for node in range(len(reaches)):
         if left >> node & 1:
-            group: list[int] = []
-            left = _search(node, reached_from, left, group)
-            groups.append(tuple(sorted(group)))
-    return sorted(groups)
+            group = _search(node, reaches, _search(node, reached_from, left))
+            groups.append(tuple(positions(group)))
+            left &= ~group
+    return groups
 
 
-def _search(root: int, edges: Sequence[int], left: int, order: list[int]) -> int:
-    """Search depth first among the nodes that are left, and add each node to `order` after those that it leads to.
-
-    Returns:
-        The nodes that are left.
-    """
-    if not left >> root & 1:
-        return left
-    path, left = [root], left & ~(1 << root)
-    while path:
-        ahead = edges[path[-1]] & left
-        if ahead:
-            first = ahead & -ahead
-            path.append(first.bit_length() - 1)
-            left &= ~first
-        else:
-            order.append(path.pop())
-    return left
+def _search(root: int, edges: Sequence[int], within: int) -> int:
+    """A node and those that edges lead to from it, among some nodes, as bits."""
+    found = ahead = 1 << root
+    while ahead:
+        ahead = union([edges[node] for node in positions(ahead)]) & within & ~found
+        found |= ahead
+    return found
 
 
 def positions(bits: int) -> Iterator[int]:
