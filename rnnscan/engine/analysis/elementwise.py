@@ -117,39 +117,20 @@ class Places:
         return tuple(target[axis] for axis in place)
 
     def _cuts(self, place: Place, axis: int, lengths: Iterable[Any]) -> bool:
-        """Whether lengths along an axis of a value at a place are no whole copies of the leaf."""
-        return axis in place and any(_remainder(length, self.sizes[place.index(axis)]) for length in lengths)
+        """Whether lengths along an axis of a place are no whole copies of the leaf."""
+        return any(_remainder(length, self.sizes[place.index(axis)]) for length in lengths)
 
-    def slice(self, equation: Equation) -> Place:
-        """A slice takes whole copies of the leaf."""
-        params, place = equation.params, self.of[equation.inputs[0]]
-        strides = params["strides"] or (1,) * len(params["start_indices"])
+    def copies(self, equation: Equation) -> Place:
+        """Whole copies of the leaf in a row are cut out, or put side by side."""
+        place, params, atoms = self._common(equation), equation.params, (*equation.inputs, *equation.outputs)
         for axis in place:
-            begin, end = params["start_indices"][axis], params["limit_indices"][axis]
-            whole = begin == 0 and end == equation.inputs[0].shape[axis]
-            if not whole and self._cuts(place, axis, (begin, end)):
-                raise MixesError("slice cuts it")
-            if strides[axis] != 1:
-                raise MixesError("slice skips elements of it")
+            begin = params["start_indices"][axis] if equation.name == "slice" else 0
+            if self._cuts(place, axis, (begin, *(atom.shape[axis] for atom in atoms))):
+                does = "shifts its elements" if equation.kind is Kind.JOIN else "cuts it"
+                raise MixesError(f"{equation.name} {does}")
+            if params.get("strides") and params["strides"][axis] != 1:
+                raise MixesError(f"{equation.name} skips elements of it")
         return place
-
-    def split(self, equation: Equation) -> Place:
-        """A split into whole copies of the leaf."""
-        place, axis = self.of[equation.inputs[0]], equation.params["axis"]
-        if self._cuts(place, axis, equation.params["sizes"]):
-            raise MixesError("split cuts it")
-        return place
-
-    def concatenate(self, equation: Equation) -> Place:
-        """Whole copies of the leaf in a row."""
-        place, axis = self._common(equation), equation.params["dimension"]
-        if self._cuts(place, axis, (atom.shape[axis] for atom in equation.inputs)):
-            raise MixesError("concatenate shifts its elements")
-        return place
-
-    def tile(self, equation: Equation) -> Place:
-        """Whole copies of the leaf in a row, along any axis."""
-        return self.of[equation.inputs[0]]
 
     def stack(self, equation: Equation) -> Place:
         """Copies of the leaf along a new axis."""
@@ -182,11 +163,8 @@ class Places:
 
 _RULES: dict[str, Callable[..., Place]] = {
     **dict.fromkeys(("broadcast_in_dim", "transpose", "squeeze", "dot_general"), Places.moved),
-    "slice": Places.slice,
-    "split": Places.split,
-    "concatenate": Places.concatenate,
+    **dict.fromkeys(("slice", "split", "concatenate", "tile"), Places.copies),
     "stack": Places.stack,
-    "tile": Places.tile,
     "unstack": Places.unstack,
     "reshape": Places.reshape,
 }
