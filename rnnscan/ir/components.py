@@ -123,13 +123,13 @@ def _strongly_connected(reaches: Sequence[int], reached_from: Sequence[int]) -> 
     groups, left = list[tuple[int, ...]](), (1 << len(reaches)) - 1
     for node in range(len(reaches)):
         if left >> node & 1:
-            group = _search(node, reaches, _search(node, reached_from, left))
+            group = reachable(node, reaches, reachable(node, reached_from, left))
             groups.append(tuple(positions(group)))
             left &= ~group
     return groups
 
 
-def _search(root: int, edges: Sequence[int], within: int) -> int:
+def reachable(root: int, edges: Sequence[int], within: int) -> int:
     """A node and those that edges lead to from it, among some nodes, as bits."""
     found = ahead = 1 << root
     while ahead:

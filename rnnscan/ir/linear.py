@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from rnnscan.ir.components import Components, union
+from rnnscan.ir.components import Components, positions, reachable, union
 from rnnscan.ir.program import Atom, Equation, Value
 from rnnscan.ir.traits import Kind
 
@@ -106,23 +106,17 @@ def linearly_recomputable(
     leaves, new_leaves = [carry[index] for index in candidates], [new_carry[index] for index in candidates]
     components = Components(equations, leaves, new_leaves)
     linear = _linear(components.between(), leaves, new_leaves, updates=True)
-    left_out: list[int] = []
+    left_out = 0
     for members in components.members:
-        left_out += _without_cycles([leaf for leaf in members if linear >> leaf & 1], components)
-    return [candidates[leaf] for leaf in sorted(left_out)]
+        left_out |= _without_cycles([leaf for leaf in members if linear >> leaf & 1], components)
+    return [candidates[leaf] for leaf in positions(left_out)]
 
 
-def _without_cycles(leaves: Iterable[int], components: Components) -> list[int]:
-    """Of leaves that are tried in order, those that do not feed each other all around."""
-    after: dict[int, int] = {}  # Those that depend on a leaf, over any number of steps.
+def _without_cycles(leaves: Iterable[int], components: Components) -> int:
+    """Of leaves that are tried in order, those that do not feed each other all around, as bits."""
+    chosen = 0
     for leaf in leaves:
-        ends = components.reaches[leaf]
-        ahead = union(1 << other | after[other] for other in after if ends >> other & 1)
-        starts = components.reached_from[leaf]
-        if ahead & starts:
-            continue
-        for other in after:
-            if (1 << other | after[other]) & starts:
-                after[other] |= ahead | 1 << leaf
-        after[leaf] = ahead
-    return [*after]
+        fed = reachable(leaf, components.reaches, chosen)
+        if not fed & components.reached_from[leaf] & chosen:
+            chosen |= 1 << leaf
+    return chosen
