@@ -1,6 +1,6 @@
 """What it costs to batch an equation over the steps of a chunk. Each number has its measurement."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -9,12 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan.engine.costs.frontier import Frontier
-from rnnscan.ir.bodies import bodies_of
+from rnnscan.ir.bodies import bodies_of, equations_of
 from rnnscan.ir.contraction import flops_of_product
 from rnnscan.ir.jaxprs import inner_jaxprs
-from rnnscan.ir.opened import checkpointed, opened
 from rnnscan.ir.program import Equation, Value, total_bytes
-from rnnscan.ir.traits import SCANS, Kind, traits_of
+from rnnscan.ir.traits import SCANS, Kind
 
 
 # The most bytes that a function may make of each byte that it reads. An HMM's exp of `a[:, :, None] + A` makes 32.
@@ -56,39 +55,40 @@ def unbatchable(equation: Equation) -> bool:
     So must a call, such as a function with a rule for its derivative or a linear solve, that has such an equation in a
     body.
     """
-    if not traits_of(equation.name).is_batchable or _draws_other_bits(atom.dtype for atom in equation.inputs):
+    if not equation.traits.is_batchable or _draws_other_bits(equation):
         return True
     if equation.kind not in (Kind.CALL, Kind.OPAQUE):
         return False
     if equation not in _have_unbatchable:
-        _have_unbatchable[equation] = _has_unbatchable(equation.name, equation.params)
+        _have_unbatchable[equation] = _has_unbatchable(equation)
     return _have_unbatchable[equation]
 
 
 _have_unbatchable: WeakKeyDictionary[Equation, bool] = WeakKeyDictionary()
 
 
-def _has_unbatchable(name: str, params: Mapping[str, Any]) -> bool:
-    """Whether a body among the parameters of an operation has an equation that must run step by step."""
-    is_scan = name == "rnnscan_call" or name in SCANS
-    # A batched sort does no more than many, and `jnp.linalg.solve` sorts pivots. A scan within a step is batched with
-    # its loops, which run as often for one step as for many.
-    harmless = {Kind.SORT, Kind.LOOP} if is_scan else {Kind.SORT}
-    for eqn in (eqn for body in inner_jaxprs(params) for eqn in body.eqns):
-        primitive, inner_params = opened(eqn)
-        traits = traits_of(primitive.name)
-        if not (traits.is_batchable or traits.kind in harmless or checkpointed(eqn) is not None):
-            return True
-        if _draws_other_bits(var.aval.dtype for var in eqn.invars if hasattr(var.aval, "dtype")):
-            return True
-        bodies = {"body": checkpointed(eqn), **inner_params}
-        if _has_unbatchable(name if is_scan else primitive.name, bodies):
-            return True
-    return False
+def _has_unbatchable(equation: Equation, harmless: tuple[Kind, ...] = (Kind.SORT,)) -> bool:
+    """Whether a body of an equation has an equation that must run step by step.
+
+    Args:
+        equation: the equation.
+        harmless: kinds that need not. A batched sort does no more than many, and `jnp.linalg.solve` sorts pivots. A
+            scan within a step is batched with its loops, which run as often for one step as for many.
+    """
+    if equation.name == "rnnscan_call" or equation.name in SCANS:
+        harmless = (*harmless, Kind.LOOP)
+    inner = (each for jaxpr in inner_jaxprs(equation.params) for each in equations_of(jaxpr))
+    return any(
+        not (each.traits.is_batchable or each.kind in harmless)
+        or _draws_other_bits(each)
+        or _has_unbatchable(each, harmless)
+        for each in inner
+    )
 
 
-def _draws_other_bits(dtypes: Iterable[Any]) -> bool:
+def _draws_other_bits(equation: Equation) -> bool:
     """Whether an operation draws from keys of an implementation such as "rbg", which draws other bits under vmap."""
+    dtypes = [atom.dtype for atom in equation.inputs if hasattr(atom, "dtype")]
     return any(jnp.issubdtype(dtype, jax.dtypes.prng_key) and dtype != _threefry() for dtype in dtypes)
 
 
