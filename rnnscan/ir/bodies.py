@@ -15,7 +15,6 @@ LOOPS_AND_CALLS: Mapping[str, tuple[str, ...]] = {
     "scan": ("jaxpr",),
     "while": ("cond_jaxpr", "body_jaxpr"),
     "cond": ("branches",),
-    "checkpoint": ("jaxpr",),
     "remat2": ("jaxpr",),
 }
 BODIES = {**LOOPS_AND_CALLS, **{name: (body,) for name, body in WITH_RULES.items()}}

@@ -19,24 +19,17 @@ from rnnscan.naming import MARK
 
 # The calls whose body means the same when its equations stand in the caller. Custom rules for derivatives stay whole:
 # a gradient of a gradient differentiates these equations, and has to find the rules.
-_INLINED = {
-    "jit": "jaxpr",
-    "pjit": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "core_call": "call_jaxpr",
-    "checkpoint": "jaxpr",
-    "remat2": "jaxpr",
-}
+_INLINED = {"jit": "jaxpr", "closed_call": "call_jaxpr", "remat2": "jaxpr"}
 
 # The body computes the values, and a rule of the user's the derivatives.
 WITH_RULES = dict.fromkeys(("custom_jvp_call", "custom_vjp_call", "rnnscan_call"), "call_jaxpr")
 
-_CHECKPOINTS = frozenset({"checkpoint", "remat2"})
+_CHECKPOINT = "remat2"
 
 
 def has_checkpoint(jaxpr: Any) -> bool:
     """Whether a jaxpr has a `jax.checkpoint`, in an inner one too."""
-    return any(eqn.primitive.name in _CHECKPOINTS or checkpointed(eqn) is not None for eqn in all_equations(jaxpr))
+    return any(eqn.primitive.name == _CHECKPOINT or checkpointed(eqn) is not None for eqn in all_equations(jaxpr))
 
 
 def trace(function: Callable[..., Sequence[Any]], *arguments: Any) -> Program:
@@ -161,7 +154,7 @@ class Inliner:
         source = eqn.source_info
         origin = Origin(eqn.ctx, source.traceback, source.name_stack, self._call).within(self._name_stack)
         inner = checkpointed(eqn)
-        kind = primitive.name if inner is None else "checkpoint"
+        kind = primitive.name if inner is None else _CHECKPOINT
         stays_whole = kind in self._whole or (_is_placed(params) and not self._all_calls)
         body = None if stays_whole else params.get(self._bodies.get(kind, ""), inner)
         if body is None:
@@ -171,7 +164,7 @@ class Inliner:
         self.named_calls.append((name, inputs, len(self.equations)))
         around, self._name_stack = self._name_stack, origin.name_stack
         call_around, self._call = self._call, self._call_at(source.traceback)
-        policy_around, self._policy = self._policy, policy_of(eqn) if kind in _CHECKPOINTS else self._policy
+        policy_around, self._policy = self._policy, policy_of(eqn) if kind == _CHECKPOINT else self._policy
         jaxpr, consts = opened_jaxpr(body)
         results = self.inline(jaxpr, [*map(Constant, consts)], inputs)
         self._name_stack, self._policy, self._call = around, policy_around, call_around

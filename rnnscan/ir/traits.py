@@ -141,12 +141,12 @@ def _rows() -> Iterator[tuple[Traits, str]]:
     yield replace(mixed, linear=_BUT_FIRST), "select_n"
     same = Traits(Kind.SAME, linear=_ALL, has_one_dtype=True)
     yield same, "name"
-    yield replace(same, is_free=True), "copy copy_p stop_gradient"
+    yield replace(same, is_free=True), "copy stop_gradient"
     yield replace(same, has_one_dtype=False), "convert_element_type"
     yield replace(same, linear=None), "reduce_precision"
     view = Traits(Kind.VIEW, linear=_ALL)
     yield view, "broadcast_in_dim transpose rev tile"
-    yield replace(view, is_free=True), "reshape squeeze expand_dims"
+    yield replace(view, is_free=True), "reshape squeeze"
     yield Traits(Kind.PART, linear=_ALL), "slice split unstack"
     yield Traits(Kind.JOIN, linear=_ALL), "concatenate stack pad"
     yield Traits(Kind.PRODUCT, is_bilinear=True), "dot_general conv_general_dilated"
@@ -159,12 +159,12 @@ def _rows() -> Iterator[tuple[Traits, str]]:
     yield Traits(Kind.SORT), "top_k"
     yield Traits(Kind.READ, linear=_FIRST), "gather dynamic_slice"
     yield Traits(Kind.WRITE, linear=_FIRST_TWO), "dynamic_update_slice"
-    yield Traits(Kind.SCATTER, linear=_FIRST_AND_THIRD), "scatter scatter-add scatter_add scatter_sub scatter-sub"
-    yield Traits(Kind.SCATTER), "scatter-mul scatter_mul"
-    yield Traits(Kind.SCATTER, derivative_reads="both"), "scatter-min scatter-max scatter_min scatter_max"
+    yield Traits(Kind.SCATTER, linear=_FIRST_AND_THIRD), "scatter scatter-add scatter-sub"
+    yield Traits(Kind.SCATTER), "scatter-mul"
+    yield Traits(Kind.SCATTER, derivative_reads="both"), "scatter-min scatter-max"
     yield Traits(Kind.LOOP, is_batchable=False), "scan while"
     yield Traits(Kind.BRANCH, is_batchable=False), "cond"
-    yield Traits(Kind.CALL), "jit pjit closed_call core_call checkpoint remat2 custom_jvp_call"
+    yield Traits(Kind.CALL), "jit closed_call remat2 custom_jvp_call"
     yield Traits(Kind.CALL), " ".join(("rnnscan_call", *SCANS))
     yield Traits(Kind.CALL, is_batchable=False), "custom_vjp_call"
     yield Traits(Kind.KERNEL, is_batchable=False), "pallas_call"
@@ -188,7 +188,7 @@ _OPAQUE = (
     "bcoo_dot_general bcoo_extract bcoo_fromdense bcoo_todense bcoo_transpose bcsr_dot_general bcsr_fromdense",
     "all_gather all_gather_invariant all_to_all axis_index pmax pmin ppermute reduce_scatter",
     "composite device_put dimension_size layout_constraint platform_index shard_map",
-    "rnnscan_matrix_states rnnscan_probe",
+    "rnnscan_matrix_states",
 )
 
 

@@ -44,7 +44,7 @@ _MOST_PLACES = 128
 _MOST_COMPARISONS = 128
 # XLA fuses them with what reads them.
 FUSED = (Kind.ELEMENTWISE, Kind.SAME, Kind.VIEW, Kind.PART, Kind.JOIN)
-_SCATTERS = ("scatter", "scatter-add", "scatter_add")
+_SCATTERS = ("scatter", "scatter-add")
 _FACTORS: Mapping[str, Form] = {
     "cholesky": factors.cholesky,
     "triangular_solve": factors.triangular_solve,

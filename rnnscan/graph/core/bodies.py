@@ -17,7 +17,7 @@ from rnnscan.ir.trace import program_of
 
 
 # What a call of `jax.checkpoint` saves is a choice of the user's, so it is not inlined in a body.
-_WHOLE = frozenset({"checkpoint", "remat2"})
+_WHOLE = frozenset({"remat2"})
 
 
 def bodies(graph: Graph, node: int) -> dict[str, Graph]:

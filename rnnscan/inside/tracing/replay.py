@@ -18,7 +18,7 @@ from rnnscan.ir.program import Origin
 # A mark's number, and how many of that number came before it: JAX traces a jitted function once that is called twice.
 Place: TypeAlias = tuple[int, int]
 
-_CALLS = frozenset({"jit", "pjit", "closed_call", "core_call"})
+_CALLS = frozenset({"jit", "closed_call"})
 _CHECKPOINTS = frozenset({"checkpoint", "remat2"})
 _RULES = frozenset({"custom_jvp_call", "custom_vjp_call"})
 # Operation -> why the values within cannot be traced.
