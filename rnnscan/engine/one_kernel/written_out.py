@@ -26,7 +26,7 @@ from rnnscan.ir.bodies import with_bodies
 from rnnscan.ir.contraction import contraction_of
 from rnnscan.ir.dataflow import needed
 from rnnscan.ir.jaxprs import inner_bodies, is_jaxpr
-from rnnscan.ir.program import Atom, Constant, Equation, Program, Value, concrete, evaluate, read
+from rnnscan.ir.program import Atom, Constant, Equation, Program, Value, concrete, read
 from rnnscan.ir.rewrite import replace_inputs, replace_outputs
 from rnnscan.ir.trace import Inliner, inlined, program_as_jaxpr, program_of
 from rnnscan.ir.traits import Kind
@@ -57,7 +57,7 @@ _FACTORS: Mapping[str, Form] = {
 def written_out(program: Program) -> Program:
     """The program without products of matrices, factors of small ones, and scatters, also those of derivatives."""
     writer = _Writer()
-    for equation in program.equations:
+    for equation in _with_known_indices(program.equations):
         writer.write(equation)
     program = replace_outputs(program, writer.results)
     return replace(program, equations=tuple(needed(writer.equations, program.outputs)))
@@ -69,19 +69,17 @@ class _Writer:
     Attributes:
         equations: the equations so far.
         results: what takes the place of results.
-        known: the results of few numbers that depend on constants alone.
         traced: the jaxprs of forms, by operation and operands, with the equation: what it holds keeps its identity.
     """
 
     def __init__(self) -> None:
         self.equations: list[Equation] = []
         self.results: dict[Atom, Atom] = {}
-        self.known = set[Atom]()
         self.traced: dict[Hashable, tuple[Equation, Any]] = {}
 
     def write(self, equation: Equation, *, is_of_form: bool = False) -> None:
         """Add an equation, or those that take its place. A form's own rules have no calls."""
-        equation = self._with_known_indices(replace_inputs(equation, self.results))
+        equation = replace_inputs(equation, self.results)
         operands = [atom for atom in equation.inputs if isinstance(atom, Value)]
         branch, form = _branch_of_platform(equation), form_of(equation)
         traced = None if form is None else self._traced(equation, form, operands)
@@ -98,35 +96,12 @@ class _Writer:
                 params = jax.tree.map(_body, equation.params, is_leaf=is_jaxpr)
                 equation = replace(equation, params=params)
             self.equations.append(equation)
-            if all(map(self._is_known, equation.inputs)) and _is_of_few_numbers(equation):
-                self.known.update(equation.outputs)
-
-    def _is_known(self, atom: Atom) -> bool:
-        return atom in self.known or concrete(atom) is not None
-
-    def _with_known_indices(self, equation: Equation) -> Equation:
-        """A read or a write with its indices as a constant, if they are known.
-
-        They are computed by one program. Compiling one for each equation took 0.4 of the time to trace a filter.
-        """
-        if equation.name not in ("gather", *_SCATTERS) or equation.inputs[1] not in self.known:
-            return equation
-        indices = equation.inputs[1]
-        equations = needed(self.equations, [indices])
-
-        def compute() -> Any:
-            values: dict[Value, Any] = {}
-            evaluate(equations, values)
-            return read(indices, values)
-
-        with computing_now():
-            return replace_inputs(equation, {indices: Constant(np.asarray(jax.jit(compute)()))})
 
     def _splice(self, equation: Equation, traced: Any, operands: Sequence[Atom]) -> None:
         """Add the equations of a jaxpr that computes an equation's results."""
         inliner = Inliner()
         results = inliner.inline(traced.jaxpr, [Constant(const) for const in traced.consts], operands)
-        for each in inliner.equations:
+        for each in _with_known_indices(inliner.equations):
             self.write(replace(each, origin=equation.origin), is_of_form=True)
         results = [self.results.get(result, result) for result in results]
         self.results.update(zip(equation.outputs, results, strict=True))
@@ -143,6 +118,26 @@ class _Writer:
             traced = equation.origin.run(jax.make_jaxpr(run), *(atom.aval for atom in operands))
             self.traced[key] = equation, traced
         return self.traced[key][1]
+
+
+def _with_known_indices(equations: Sequence[Equation]) -> list[Equation]:
+    """Equations whose reads and writes have their indices as constants, where these are known.
+
+    One program computes all of them. Compiling one for each equation took 0.4 of the time to trace a filter.
+    """
+    known, indices = set[Atom](), dict[Atom, None]()
+    for equation in equations:
+        if all(atom in known or concrete(atom) is not None for atom in equation.inputs):
+            few = not equation.effects and all(prod(atom.shape) <= _MOST_PLACES for atom in equation.outputs)
+            known.update(equation.outputs if few else ())
+        if equation.name in ("gather", *_SCATTERS) and equation.inputs[1] in known:
+            indices[equation.inputs[1]] = None
+    if not indices:
+        return [*equations]
+    with computing_now():
+        numbers = jax.jit(core.jaxpr_as_fun(program_as_jaxpr(equations, [], [*indices])))()
+    constants = {atom: Constant(np.asarray(number)) for atom, number in zip(indices, numbers, strict=True)}
+    return [replace_inputs(equation, constants) for equation in equations]
 
 
 def _types(avals: Iterable[Any]) -> list[Any]:
@@ -215,15 +210,6 @@ def _by_comparison(equation: Equation) -> Form | None:
     if equation.name != "gather":
         return written_by_comparison
     return read_by_comparison if jnp.issubdtype(operand.dtype, jnp.inexact) else None
-
-
-def _is_of_few_numbers(equation: Equation) -> bool:
-    """Whether an equation may be a part of computing indices. They are integers, or single floats for a quantile."""
-    atoms = (*equation.inputs, *equation.outputs)
-    is_small = all(prod(atom.shape) <= _MOST_PLACES for atom in atoms)
-    are_indices = all(not atom.shape or jnp.issubdtype(atom.dtype, jnp.integer) or atom.dtype == bool for atom in atoms)
-    is_computed = equation.name == "iota" or equation.kind in FUSED
-    return is_small and are_indices and is_computed and not equation.effects
 
 
 def _branch_of_platform(equation: Equation) -> Any:
