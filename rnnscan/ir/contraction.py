@@ -1,8 +1,7 @@
 """The axes of a product `dot_general`, and the work of a product."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from rnnscan.ir.program import Equation, nominal_size
 
@@ -43,20 +42,11 @@ def contraction_of(equation: Equation | None) -> Contraction | None:
     return Contraction(contracted, batch, (left, right))
 
 
-def flops_of_product(
-    name: str, operands: Sequence[Sequence[Any]], result: Sequence[Any], params: Mapping[str, Any]
-) -> int:
-    """The additions and multiplications of a product.
-
-    Args:
-        name: `dot_general` or `conv_general_dilated`.
-        operands: the shapes of its operands.
-        result: the shape of its result.
-        params: its parameters.
-    """
-    numbers = params["dimension_numbers"]
-    if name == "dot_general":
-        (contracted, _), _ = numbers
-        return 2 * nominal_size(result) * nominal_size(operands[0][axis] for axis in contracted)
-    kernel = operands[1]
-    return 2 * nominal_size(result) * nominal_size(kernel) // nominal_size([kernel[numbers.rhs_spec[0]]])
+def operations_of(equation: Equation) -> int:
+    """The additions and multiplications of a product: a `dot_general` or a convolution."""
+    contraction, (left, right) = contraction_of(equation), (atom.shape for atom in equation.inputs)
+    if contraction is not None:
+        summed = nominal_size(left[axis] for axis in contraction.contracted[0])
+    else:
+        summed = nominal_size(right) // nominal_size([right[equation.params["dimension_numbers"].rhs_spec[0]]])
+    return 2 * nominal_size(equation.outputs[0].shape) * summed

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from rnnscan.engine.costs.frontier import Frontier
 from rnnscan.ir.bodies import bodies_of, equations_of
-from rnnscan.ir.contraction import flops_of_product
+from rnnscan.ir.contraction import operations_of
 from rnnscan.ir.jaxprs import inner_jaxprs
 from rnnscan.ir.program import Equation, Value, total_bytes
 from rnnscan.ir.traits import SCANS, Kind
@@ -165,12 +165,6 @@ def work_of_products(equations: Iterable[Equation], fixed: Collection[Value]) ->
         if own and equation.kind is Kind.PRODUCT:
             operations, matrices = operations + operations_of(equation), matrices + own
     return operations, matrices
-
-
-def operations_of(equation: Equation) -> int:
-    """The additions and multiplications of a product."""
-    shapes = [atom.shape for atom in equation.inputs]
-    return flops_of_product(equation.name, shapes, equation.outputs[0].shape, equation.params)
 
 
 def too_large(feeding: Sequence[Equation], moved: int) -> bool:

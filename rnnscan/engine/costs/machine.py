@@ -7,8 +7,9 @@ fuses many of them.
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
-from rnnscan.engine.costs.costs import is_written, operations_of
+from rnnscan.engine.costs.costs import is_written
 from rnnscan.ir.bodies import bodies_of
+from rnnscan.ir.contraction import operations_of
 from rnnscan.ir.program import Equation, Value, nominal_size, total_bytes
 from rnnscan.ir.traits import TRAITS, Kind
 

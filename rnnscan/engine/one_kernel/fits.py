@@ -12,7 +12,7 @@ from jax.export import is_symbolic_dim
 from rnnscan.engine.costs.machine import Machine, is_fused
 from rnnscan.engine.one_kernel.written_out import FUSED, form_of, rules_with_calls, written_out
 from rnnscan.ir.bodies import with_bodies
-from rnnscan.ir.contraction import contraction_of, flops_of_product
+from rnnscan.ir.contraction import contraction_of, operations_of
 from rnnscan.ir.dataflow import depending
 from rnnscan.ir.program import Equation, Program, Value
 from rnnscan.ir.traits import SCANS, Kind, names_of
@@ -161,7 +161,4 @@ def _is_call(equation: Equation) -> bool:
 
 def _multiplications(equation: Equation) -> int:
     """The multiplications of a product of matrices; 0 for other equations."""
-    if contraction_of(equation) is None:
-        return 0
-    shapes = [atom.shape for atom in equation.inputs]
-    return flops_of_product(equation.name, shapes, equation.outputs[0].shape, equation.params) // 2
+    return 0 if contraction_of(equation) is None else operations_of(equation) // 2
