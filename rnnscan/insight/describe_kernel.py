@@ -7,10 +7,12 @@ import jax
 
 from rnnscan._util.byte_sizes import readable_bytes
 from rnnscan._util.messages import describe, listing
+from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.one_kernel.fits import OneKernel
-from rnnscan.engine.one_kernel.small_step import SmallStep, residual_bytes, touched_bytes
+from rnnscan.engine.one_kernel.small_step import SmallStep, residual_bytes
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
-from rnnscan.ir.program import Equation
+from rnnscan.ir.program import Equation, total_bytes, values_of
+from rnnscan.ir.traits import Kind
 
 
 # Before jax 0.12 XLA compiles a loop to one kernel only if a step touches less (seen with 0.10.0 and 0.10.2).
@@ -26,10 +28,9 @@ def describe_kernel(plan: ExecutionPlan) -> str:
     if plan.route.engine != "fission" or not plan.choices.one_kernel:
         return ""
     kernel = OneKernel(plan.call.flat.program, plan.choices.machine)
-    if not kernel.would_pay:
-        return ""
     obstacle = kernel.obstacle
-    assert obstacle is not None
+    if obstacle is None or not kernel.is_faster:
+        return ""
     why = "has an effect" if obstacle.effects else "is not written out"
     return f"not one kernel: {_in_words(obstacle)} {why}. Without it the loop would be one kernel, which is faster"
 
@@ -55,10 +56,21 @@ def _kept(small: SmallStep, length: int) -> str:
 
 
 def _flag(small: SmallStep) -> str:
-    touched = touched_bytes(small.step)
+    touched = _touched_bytes(small.step)
     if jax.__version_info__ >= (0, 12) or touched < _MOST_BYTES or _OPTION in os.environ.get("XLA_FLAGS", ""):
         return ""
     return (
         f"a step touches about {readable_bytes(touched)}, and before jax 0.12 XLA makes one kernel of 1 KiB at most. "
         f"Set XLA_FLAGS=--xla_backend_extra_options={_OPTION}=65536 before jax starts: about 3 to 15 times faster"
     )
+
+
+def _touched_bytes(step: FlatStep) -> int:
+    """About the bytes that a step of the forward pass reads and writes where something is differentiated.
+
+    They are those of its carry twice, its inputs, outputs and residuals, and of what it sums.
+    """
+    sums = [equation for equation in step.program.equations if equation.kind is Kind.REDUCE]
+    summed = sum(total_bytes([*equation.reads, *equation.outputs]) for equation in sums)
+    arguments = total_bytes([*step.constants, *step.x, *step.carry, *step.carry, *values_of(step.y)])
+    return summed + arguments + residual_bytes(step.program)

@@ -63,18 +63,13 @@ class OneKernel:
     @property
     def pays(self) -> bool:
         """Whether the loop is one kernel, and faster so."""
-        return self.written is not None and self.obstacle is None and self._is_faster
+        return self.written is not None and self.obstacle is None and self.is_faster
 
     @cached_property
     def obstacle(self) -> Equation | None:
         """The first equation that keeps the loop from one kernel; None if none does, or if the step is too large."""
         equations = [] if self.written is None else [*self.written.equations, *self._written_rules]
         return next((equation for equation in with_bodies(equations) if not _is_in_a_kernel(equation)), None)
-
-    @property
-    def would_pay(self) -> bool:
-        """Whether it would pay without the obstacle."""
-        return self.written is not None and self.obstacle is not None and self._is_faster
 
     @cached_property
     def calls(self) -> list[str]:
@@ -104,7 +99,8 @@ class OneKernel:
         return sum(map(self.machine.nanoseconds_in_a_kernel, with_bodies([*equations, *self._written_rules])))
 
     @property
-    def _is_faster(self) -> bool:
+    def is_faster(self) -> bool:
+        """Whether one kernel would be faster, if there is no obstacle. The step is not too large."""
         time, read_by_products = 0.0, set[Value]()
         for equation in self._equations:
             is_product = contraction_of(equation) is not None

@@ -86,17 +86,6 @@ def residual_bytes(program: Program) -> int:
     return total_bytes(values_of(read - {*program.invariant}))
 
 
-def touched_bytes(step: FlatStep) -> int:
-    """About the bytes that a step of the forward pass reads and writes where something is differentiated.
-
-    They are those of its carry twice, its inputs, outputs and residuals, and of what it sums.
-    """
-    sums = [equation for equation in step.program.equations if equation.kind is Kind.REDUCE]
-    summed = sum(total_bytes([*equation.reads, *equation.outputs]) for equation in sums)
-    arguments = total_bytes([*step.constants, *step.x, *step.carry, *step.carry, *values_of(step.y)])
-    return summed + arguments + residual_bytes(step.program)
-
-
 # They are computed again, which XLA fuses with what reads them.
 _VIEWS = (Kind.VIEW, Kind.PART, Kind.JOIN)
 
