@@ -23,10 +23,10 @@ def are_linear(equations: Iterable[Equation], leaves: Iterable[Value], new_leave
     """Whether new leaves that are elementwise functions of the leaves are linear in them, all together."""
     dependent: set[Atom] = set(leaves)
     for equation in equations:
-        operands = [int(atom in dependent) for atom in equation.inputs]
+        operands = [atom in dependent for atom in equation.inputs]
         if any(operands):
             is_inexact = jnp.issubdtype(equation.outputs[0].dtype, jnp.inexact)
-            if not is_inexact or not (_moves(equation) or _linear_in(equation, operands)):
+            if not is_inexact or equation.kind is Kind.PRODUCT or equation.traits.linear_in(operands) is None:
                 return False
             dependent.update(equation.outputs)
     return dependent.issuperset(new_leaves)
@@ -79,11 +79,6 @@ def _linear_in(equation: Equation, operands: Sequence[int]) -> int:
         return operands[0] ^ operands[1]
     linear = traits.linear_positions(len(operands))
     return union(operands) & ~union(leaves for position, leaves in enumerate(operands) if position not in linear)
-
-
-def _moves(equation: Equation) -> bool:
-    """Whether an equation moves elements, or adds those along axes."""
-    return equation.traits.is_linear and not equation.traits.is_elementwise
 
 
 def linearly_recomputable(

@@ -55,7 +55,7 @@ def unbatchable(equation: Equation) -> bool:
     So must a call, such as a function with a rule for its derivative or a linear solve, that has such an equation in a
     body.
     """
-    if not equation.traits.is_batchable or _draws_other_bits(equation):
+    if not equation.traits.is_batchable or has_other_keys(equation):
         return True
     if equation.kind not in (Kind.CALL, Kind.OPAQUE):
         return False
@@ -80,15 +80,15 @@ def _has_unbatchable(equation: Equation, harmless: tuple[Kind, ...] = (Kind.SORT
     inner = (each for jaxpr in inner_jaxprs(equation.params) for each in equations_of(jaxpr))
     return any(
         not (each.traits.is_batchable or each.kind in harmless)
-        or _draws_other_bits(each)
+        or has_other_keys(each)
         or _has_unbatchable(each, harmless)
         for each in inner
     )
 
 
-def _draws_other_bits(equation: Equation) -> bool:
-    """Whether an operation draws from keys of an implementation such as "rbg", which draws other bits under vmap."""
-    dtypes = [atom.dtype for atom in equation.inputs if hasattr(atom, "dtype")]
+def has_other_keys(equation: Equation) -> bool:
+    """Whether an operation has keys of an implementation such as "rbg", which draws other bits under vmap."""
+    dtypes = [atom.dtype for atom in (*equation.inputs, *equation.outputs) if hasattr(atom, "dtype")]
     return any(jnp.issubdtype(dtype, jax.dtypes.prng_key) and dtype != _threefry() for dtype in dtypes)
 
 

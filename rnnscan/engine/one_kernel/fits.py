@@ -5,10 +5,9 @@ from functools import cached_property
 from itertools import chain
 from math import prod
 
-import jax
-import jax.numpy as jnp
 from jax.export import is_symbolic_dim
 
+from rnnscan.engine.costs.costs import has_other_keys
 from rnnscan.engine.costs.machine import Machine, is_fused
 from rnnscan.engine.one_kernel.written_out import FUSED, form_of, rules_with_calls, written_out
 from rnnscan.ir.bodies import with_bodies
@@ -25,7 +24,6 @@ _CALLS = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_linear_solve",
 _OTHERS = frozenset({"iota", "bitcast_convert_type"})
 # Threefry's rounds are loops of elementwise operations. Other generators are calls.
 _RANDOM = frozenset(name for name in names_of(Kind.OPAQUE) if name.startswith("random_") and "gamma" not in name)
-_THREEFRY = "key<fry>"
 # Compiling takes longer with each equation.
 _MOST_EQUATIONS = 2_000
 # A sum of more elements may be a call of a library (jaxlib 0.10.2 and 0.12.0: not one of 1,728, but one of 4,096).
@@ -125,12 +123,7 @@ def _is_in_a_kernel(equation: Equation) -> bool:
         return True
     if equation.kind is Kind.SCATTER:
         return prod(equation.inputs[1].shape[:-1]) <= 1  # By one index: XLA turns it to a write of a slice.
-    return _is_threefry(equation)
-
-
-def _is_threefry(equation: Equation) -> bool:
-    keys = [atom for atom in (*equation.inputs, *equation.outputs) if jnp.issubdtype(atom.dtype, jax.dtypes.prng_key)]
-    return equation.name in _RANDOM and all(str(atom.dtype) == _THREEFRY for atom in keys)
+    return equation.name in _RANDOM and not has_other_keys(equation)
 
 
 def _nanoseconds(equation: Equation, machine: Machine) -> float:
