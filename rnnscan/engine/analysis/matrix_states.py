@@ -306,7 +306,7 @@ class _Follower:
         if name in ("reshape", "squeeze"):
             is_view = _varying_sizes(operand.shape) == _varying_sizes(atom.shape)
             return self._placed(operand, target) if is_view else []
-        if name in _UNARY:
+        if maker.traits.is_elementwise and len(maker.inputs) == 1:
             inner = reduce(product, self._placed(operand, target))
             smaller = combined(lambda array: maker.evaluate(array)[0], inner, key=maker.operation)
             return [smaller] if len(inner.axes) < len(_varying(atom.shape)) else []
@@ -378,9 +378,6 @@ def later_values(step: FlatStep, index: int) -> set[Value]:
         if more <= leaves:
             return later
         leaves |= more
-
-
-_UNARY = frozenset({"convert_element_type", "neg", "exp", "log", "not", "copy", "logistic"})
 
 
 def _varying_sizes(shape: Sequence[Any]) -> list[Any]:
