@@ -85,11 +85,11 @@ def _alike_in_width(products: Sequence[Equation]) -> list[Equation]:
     ]
 
 
-def is_rows_by_matrix(equation: Equation, fixed: Collection[Value]) -> bool:
-    """Whether it is `x @ w`, with a varying x and a fixed matrix."""
+def is_rows_by_matrix(equation: Equation, fixed: Collection[Value], summed: int = 0) -> bool:
+    """Whether it is `x @ w`, with a varying x and a fixed matrix w; or `x @ w.T`, if axis 1 of it is `summed`."""
     contraction = contraction_of(equation)
     if contraction is None:
         return False
     x, weight = equation.inputs
-    last_by_first = contraction.contracted == ((len(x.shape) - 1,), (0,)) and not contraction.batch[0]
-    return isinstance(x, Value) and x not in fixed and weight in fixed and len(weight.shape) == 2 and last_by_first
+    of_rows = contraction.contracted == ((len(x.shape) - 1,), (summed,)) and not contraction.batch[0]
+    return isinstance(x, Value) and x not in fixed and weight in fixed and len(weight.shape) == 2 and of_rows

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from jax import lax
 
-from rnnscan.ir.contraction import contraction_of
+from rnnscan.engine.passes.join_products import is_rows_by_matrix
 from rnnscan.ir.program import Atom, Equation, Program, Value, operation
 
 
@@ -13,7 +13,7 @@ def store_transposed(program: Program) -> Program:
     copies: dict[Atom, Value] = {}
     equations: list[Equation] = []
     for equation in program.equations:
-        if _reads_columns(equation, program.fixed):
+        if is_rows_by_matrix(equation, program.fixed, summed=1):
             x, weight = equation.inputs
             if weight not in copies:
                 transposition = operation(lax.transpose_p, {"permutation": (1, 0)}, [weight], equation.origin)
@@ -25,11 +25,3 @@ def store_transposed(program: Program) -> Program:
         else:
             equations.append(equation)
     return replace(program, equations=tuple(equations))
-
-
-def _reads_columns(equation: Equation, fixed: set[Value]) -> bool:
-    contraction = contraction_of(equation)
-    if contraction is None or contraction.contracted[1] != (1,) or contraction.batch[0]:
-        return False
-    left, right = equation.inputs
-    return isinstance(left, Value) and left not in fixed and right in fixed and len(right.shape) == 2
