@@ -60,6 +60,7 @@ class Heuristics:
         loops_states_forward: whether a loop runs matrix states where nothing is differentiated.
         transpose_rows: whether to transpose the narrower operand of a product `x.T @ y` over rows first.
         transpose_weights: whether to transpose a weight once, where a loop reads its columns.
+        contracts_sums: whether the sum of a matrix times a vector is a product on the backward pass.
         merges_at_once: whether the products of a batched sum are one product, `[x h] @ [w; u]`.
         unroll: the most steps of an iteration of a loop.
         slices_stacks: whether a loop stacks a value within a concatenation that it stacks too, and not by itself.
@@ -86,6 +87,7 @@ class Heuristics:
     chunk_bytes_with_starts: int
     transpose_rows: bool
     transpose_weights: bool = True
+    contracts_sums: bool = False
     merges_at_once: bool = True
     least_state: int | None = 16
     state_chunk: int = 64
@@ -301,6 +303,7 @@ BACKENDS = {
         chunk_bytes=16 << 20,
         chunk_bytes_with_starts=48 << 20,
         transpose_rows=True,
+        contracts_sums=True,
         # The loss of an mLSTM, T = 2,048, in chunkwise form: 0.85 of plain's time on one CPU, 1.5 on another
         # (docs/decisions.md).
         loops_states_forward=True,

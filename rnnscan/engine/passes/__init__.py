@@ -10,6 +10,7 @@ from functools import partial, reduce
 
 from rnnscan.engine.costs.heuristics import Heuristics
 from rnnscan.engine.passes.concatenate_pads import concatenate_pads
+from rnnscan.engine.passes.contract_sums import contract_sums
 from rnnscan.engine.passes.half_powers import half_powers
 from rnnscan.engine.passes.join_products import join_products
 from rnnscan.engine.passes.join_sums import join_sums
@@ -52,6 +53,7 @@ def backward(heuristics: Heuristics) -> tuple[Pass, ...]:
         scatter_into_sums,
         swap_products,
         concatenate_pads,
+        *([partial(contract_sums, machine=heuristics.machine)] if heuristics.contracts_sums else []),
         *([store_transposed] if heuristics.transpose_weights else []),
         partial(merge_products, heuristics=heuristics),
         remove_repeats,  # merge_products repeats concatenations if several sums share an x or a weight.
@@ -61,7 +63,8 @@ def backward(heuristics: Heuristics) -> tuple[Pass, ...]:
 
 def every(heuristics: Heuristics) -> dict[str, Pass]:
     """All passes by name, in the order in which the engine first runs them."""
-    passes = (*MATRIX_STATES, *forward(heuristics), *backward(replace(heuristics, transpose_weights=True)))
+    optional = replace(heuristics, transpose_weights=True, contracts_sums=True)
+    passes = (*MATRIX_STATES, *forward(heuristics), *backward(optional))
     return {getattr(run, "func", run).__name__: run for run in passes}
 
 
