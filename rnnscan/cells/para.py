@@ -58,6 +58,12 @@ class _ParaCell(InputKernelCell):
         projected = name(with_bias(project(x, weights["kernel"]), weights).astype(x.dtype), "projected_input")
         return jnp.split(projected, self.blocks, axis=-1)
 
+    def _diagonals(self, weights: Params, label: str, x: Array) -> list[Array]:
+        """The vectors of a weight, each with axes of size 1 for the rows of x."""
+        vectors = jnp.split(weights[label], len(weights[label]) // self.hidden_size)
+        # Split first: XLA for a CPU does not fuse a concatenation of gradients `(1, units)` (jax 0.10.2).
+        return [over_rows(vector, x) for vector in vectors]
+
 
 @dataclass(frozen=True, repr=False)
 class ParaGRU(_ParaCell):
@@ -111,7 +117,7 @@ class ParaGRU(_ParaCell):
         """One step: `(params, carry, x) -> (carry, y)`."""
         weights, _, x = self._enter(params, carry, x)
         update, reset, new = self._gates(weights, x)
-        a_update, a_reset, a_new = jnp.split(over_rows(weights["recurrent_kernel"], x), 3, axis=-1)
+        a_update, a_reset, a_new = self._diagonals(weights, "recurrent_kernel", x)
         # The state may accumulate over the whole sequence, so it is updated in its own dtype, not in the gates'.
         (hidden,) = carry
         z = jax.nn.sigmoid(update + a_update * hidden)
@@ -177,8 +183,8 @@ class ParaLSTM(_ParaCell):
         """One step: `(params, carry, x) -> (carry, y)`."""
         weights, _, x = self._enter(params, carry, x)
         forget, out, new = self._gates(weights, x)
-        a_forget, a_out, a_new = jnp.split(over_rows(weights["recurrent_kernel"], x), 3, axis=-1)
-        p_forget, p_out = jnp.split(over_rows(weights["peephole_kernel"], x), 2, axis=-1)
+        a_forget, a_out, a_new = self._diagonals(weights, "recurrent_kernel", x)
+        p_forget, p_out = self._diagonals(weights, "peephole_kernel", x)
         hidden, state = carry
         f = jax.nn.sigmoid(forget + a_forget * hidden + p_forget * state)
         new_state = (f * state + (1 - f) * jnp.tanh(new + a_new * hidden)).astype(state.dtype)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import rnnscan as rs
+from jaxprs import equations_of
 from rnnscan import cells
 from zoo.case import Case, assert_trees_close
 
@@ -62,3 +63,18 @@ def test_parameters_begin_as_in_the_paper():
     for label in ("recurrent_kernel", "peephole_kernel"):
         np.testing.assert_allclose(params[label].std(), 2 / np.sqrt(5 * 1000), rtol=0.1)
     assert np.abs(params["kernel"]).max() == pytest.approx(np.sqrt(6 / 1008), rel=0.01)
+
+
+@pytest.mark.parametrize("cell", [cells.ParaGRU(8), cells.ParaLSTM(8)])
+def test_gradients_of_vectors_are_joined_as_vectors(cell):
+    """XLA does not fuse concatenations of `(1, units)` on a CPU, so that each step of a loop ran five more kernels."""
+    params, x = cell.init(jax.random.key(0), input_size=4), jnp.ones((2, 4))
+
+    def loss(params, carry):
+        return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(cell(params, carry, x)))
+
+    jaxpr = jax.make_jaxpr(jax.grad(loss))(params, cell.initial_carry(x))
+    pads = [each.outvars[0].aval for each in equations_of(jaxpr.jaxpr) if each.primitive.name in ("concatenate", "pad")]
+    of_vectors = [aval.shape for aval in pads if aval.size == params["recurrent_kernel"].size]
+    assert of_vectors
+    assert {*map(len, of_vectors)} == {1}
