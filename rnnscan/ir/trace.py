@@ -6,14 +6,17 @@ from itertools import chain
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.extend import core
 from jax.extend.source_info_util import NameStack
 from jax.sharding import Sharding
 
+from rnnscan._util.messages import is_key
 from rnnscan.ir.dataflow import needed
 from rnnscan.ir.jaxprs import all_equations, opened_jaxpr
 from rnnscan.ir.opened import checkpointed, opened, policy_of, saves
-from rnnscan.ir.program import Atom, Constant, Equation, Origin, Program, Value
+from rnnscan.ir.program import Atom, Constant, Equation, Origin, Program, Value, concrete
 from rnnscan.naming import MARK
 
 
@@ -68,34 +71,44 @@ def program_as_jaxpr(
     """
     variables: dict[Atom, Any] = {value: core.Var(value.aval) for value in inputs}
     consts: dict[Atom, Any] = {}
+    eqns, jax_effects = [], set[Any]()
 
     def variable(atom: Atom) -> Any:
         if isinstance(atom, Constant) and atom not in variables:
-            is_number = not atom.shape and not isinstance(atom.value, jax.Array)
-            variables[atom] = core.Literal(atom.value, atom.aval) if is_number else core.Var(atom.aval)
-            consts.update({} if is_number else {atom: atom.value})
+            variables[atom] = literal = _literal(atom) or core.Var(atom.aval)
+            consts.update({} if isinstance(literal, core.Literal) else {atom: atom.value})
         return variables[atom]
 
-    eqns, jax_effects = [], set[Any]()
     for equation in needed(equations, outputs, with_effects=with_effects):
         operands = [*map(variable, equation.inputs)]
         variables.update((value, core.Var(value.aval)) for value in equation.outputs)
-        results, source = [variables[value] for value in equation.outputs], equation.origin.source
-        settings, params = equation.origin.settings, equation.params
-        eqn = core.new_jaxpr_eqn(operands, results, equation.primitive, params, equation.jax_effects, source, settings)
+        results, origin = [variables[value] for value in equation.outputs], equation.origin
+        operation = equation.primitive, equation.params, equation.jax_effects
+        eqns.append(core.new_jaxpr_eqn(operands, results, *operation, origin.source, origin.settings))
         jax_effects |= {*equation.jax_effects}
-        eqns.append(eqn)
     results = [*map(variable, outputs)]
-    about = core.DebugInfo("rnnscan", "a step", ("",) * len(inputs), ("",) * len(outputs))
-    jaxpr = core.Jaxpr(
-        [variables[atom] for atom in consts],
-        [variables[value] for value in inputs],
-        results,
-        eqns,
-        frozenset(jax_effects),
-        about,
-    )
+    operands = [variables[value] for value in inputs]
+    about = core.DebugInfo("rnnscan", "a step", ("",) * len(operands), ("",) * len(results))
+    jaxpr = core.Jaxpr([variables[atom] for atom in consts], operands, results, eqns, frozenset(jax_effects), about)
     return core.ClosedJaxpr(jaxpr, [*consts.values()])
+
+
+def _makes_number(atom: Atom, params: Mapping[str, Any]) -> bool:
+    """Whether a cast is of a known number, such as a weakly typed one, to one that NumPy rounds as JAX does."""
+    new = params["new_dtype"]
+    if atom.shape or is_key(atom) or concrete(atom) is None or params["weak_type"] or params["sharding"] is not None:
+        return False
+    is_real = not jnp.issubdtype(atom.dtype, jnp.complexfloating)
+    keeps = atom.dtype == new or bool(is_real and jnp.issubdtype(new, jnp.floating))
+    return keeps and new.itemsize <= 4  # JAX reads a number of NumPy's with fewer bits without `jax.enable_x64`.
+
+
+def _literal(constant: Constant) -> Any:
+    """A number in a jaxpr; None if the constant is none: an array, a key, or what JAX traces."""
+    value = None if constant.shape or is_key(constant) else concrete(constant)
+    if value is None:
+        return None
+    return core.Literal(np.asarray(value) if isinstance(value, jax.Array) else value, constant.aval)
 
 
 class Inliner:
@@ -151,6 +164,8 @@ class Inliner:
             self.marked.setdefault(int(name.removeprefix(MARK)), inputs[0])
         if primitive.name == "select_n" and all(case is inputs[1] for case in inputs[2:]):
             return inputs[1:2]  # Padding holds a carry leaf that does not change.
+        if primitive.name == "convert_element_type" and _makes_number(inputs[0], params):
+            return [Constant(np.asarray(concrete(inputs[0])).astype(params["new_dtype"]))]
         source = eqn.source_info
         origin = Origin(eqn.ctx, source.traceback, source.name_stack, self._call).within(self._name_stack)
         inner = checkpointed(eqn)
