@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import remat3
 import rnnscan as rs
+from jaxprs import equations_of, running
 from rnnscan import cells
 from rnnscan.engine.loops.exact import RESERVE
 
@@ -57,3 +59,22 @@ def test_xla_moves_no_loop_in_reserve_to_where_it_always_runs(name, transform):
 def test_a_short_chunk_runs_its_steps_and_needs_no_reserve(transform):
     # On a GPU the state of an LSTM is brought back in chunks of 16 steps. A reserve makes the device wait for the host.
     assert not loops_in_reserve(compiled_text("short chunks", transform))
+
+
+@pytest.mark.skipif(remat3.IS_ON, reason="nothing runs again within a window there (loops/calls.py)")
+@pytest.mark.parametrize("decay", [0.9, None], ids=["a decay", "no decay"])
+def test_the_derivative_of_the_reserve_stacks_each_state_of_a_piece_once(decay):
+    """The derivative of a decay reads the state before a step, and that of a read the one after it."""
+
+    def step(params, state, x):
+        state = state if decay is None else params * state
+        state = state + x[:, :, None] * x[:, None, :]
+        return state, jnp.einsum("nk,nkv->nv", x, state)
+
+    def loss(params, xs):
+        return jnp.square(rs.scan(step, params, jnp.zeros((ROWS, 32, 32)), xs)[1]).sum()
+
+    program = running(jax.grad(loss, (0, 1)))(jnp.float32(decay or 1), jnp.ones((64, ROWS, 32)))
+    scans = [equation for equation in equations_of(program.jaxpr) if equation.primitive.name == "scan"]
+    stacks = [sum(var.aval.shape[1:] == (ROWS, 32, 32) for var in scan.outvars) for scan in scans]
+    assert max(stacks) == 1

@@ -17,6 +17,7 @@ from jax import lax
 from rnnscan._util.dtypes import promoted
 from rnnscan._util.varying import vary_as
 from rnnscan.engine.analysis.leaves import split_list
+from rnnscan.engine.analysis.matrix_form import ONE
 from rnnscan.engine.analysis.matrix_groups import Group, keys_of, queries_of
 from rnnscan.engine.analysis.matrix_states import MatrixState
 from rnnscan.engine.costs.chunk import near_divisor
@@ -76,8 +77,12 @@ class _States:
             evaluate(self.group.equations, values)
             return [read(atom, values) for atom in cycle.new_leaves], [values[v] for v in self.group.results]
 
+        # The derivative of a decay reads the old state, and that of a read the new one. One of them is stacked.
+        has_decay = any(state.update.decay is not ONE for state in self.group.states)
+        kept_once = recomputed(step) if has_decay else step
+
         def piece(states: list[Any], xs: list[Any], length: int) -> tuple[list[Any], list[Any], Any]:
-            scan = partial(lax.scan, step, length=length, reverse=reverse)
+            scan = partial(lax.scan, kept_once, length=length, reverse=reverse)
             return *recomputed(scan)(states, xs), ()
 
         loop = TimeLoop(steps, near_divisor(steps, max(1, isqrt(steps))), reverse, shorter_first=False)
