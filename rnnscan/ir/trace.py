@@ -81,6 +81,9 @@ def program_as_jaxpr(
 
     for equation in needed(equations, outputs, with_effects=with_effects):
         operands = [*map(variable, equation.inputs)]
+        if not isinstance(equation.primitive, core.Primitive):  # That of a name of JAX's high level is the identity.
+            variables.update(zip(equation.outputs, operands, strict=True))
+            continue
         variables.update((value, core.Var(value.aval)) for value in equation.outputs)
         results, origin = [variables[value] for value in equation.outputs], equation.origin
         operation = equation.primitive, equation.params, equation.jax_effects
