@@ -1,7 +1,6 @@
 """The structure of a program: a key that is equal for programs that do the same operations on the same values."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import jax
@@ -10,9 +9,9 @@ from jax.extend import core
 
 from rnnscan._util.messages import is_key
 from rnnscan.ir.program import Atom, Constant, Equation, Program, Value
+from rnnscan.ir.rules_of_jax import has_rule_of_jax
 
 
-_JAX = str(Path(jax.__file__).parent)
 # A primitive, its parameters, the context that counts, the operands and the results.
 _Operation: TypeAlias = tuple[Any, Mapping[str, Any], Hashable, Sequence[Any], Sequence[Any]]
 
@@ -52,8 +51,8 @@ def _structure_of_operation(primitive: Any, params: Mapping[str, Any], *, like: 
     if like != "work" and primitive.name.startswith("custom_"):
         bodies = [getattr(value, "jaxpr", None) for value in params.values()]
         source = tuple(str(body.debug_info.func_src_info) for body in bodies if body is not None)
-        if source and all(_JAX in place for place in source):
-            like = "source"  # A rule of JAX's, such as that of `jax.nn.relu`, closes over nothing of the user's.
+        if has_rule_of_jax(params):
+            like = "source"
     return primitive, source, _structure_of_parameter(params, like=like)
 
 

@@ -3,6 +3,7 @@
 import gc
 import weakref
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -360,6 +361,53 @@ def test_a_derivative_rule_of_a_cell_may_change():
     gradient(CARRY)
     held["slope"] = 0.0
     assert_close(gradient(CARRY), jnp.zeros_like(CARRY))
+
+
+def rule_of_each_tangent(slope):
+    function = jax.custom_jvp(jnp.sin)
+    function.defjvps(lambda tangent, result, x: slope * tangent)
+    return function
+
+
+def rule_of_a_function_with_a_rule(slope):
+    function = jax.custom_jvp(jax.nn.relu)
+    function.defjvps(lambda tangent, result, x: slope * tangent)
+    return function
+
+
+def backward_rule(slope):
+    function = jax.custom_vjp(jnp.sin)
+    function.defvjp(lambda x: (jnp.sin(x), None), lambda _, cotangent: (slope * cotangent,))
+    return function
+
+
+def gradient_of_its_own(slope):
+    return jax.custom_gradient(lambda x: (jnp.sin(x), lambda cotangent: slope * cotangent))
+
+
+def root(slope):
+    of_line = partial(lax.custom_root, initial_guess=0.5, solve=lambda f, x: x, tangent_solve=lambda g, y: slope * y)
+    return lambda x: of_line(lambda y: y - x.mean())
+
+
+@pytest.mark.parametrize(
+    "make", [rule_of_each_tangent, rule_of_a_function_with_a_rule, backward_rule, gradient_of_its_own, root]
+)
+def test_a_function_of_jax_may_have_a_rule_of_the_users(make):
+    def gradient(slope, **options):
+        function = make(slope)
+
+        def cell(weight, carry, x):
+            carry = 0.5 * carry + function(weight * carry + x)
+            return carry, carry
+
+        return jax.grad(lambda weight: (rs.scan(cell, weight, jnp.ones(3), XS[:, 0], **options)[1] ** 2).sum())
+
+    steps = []  # A step that lives is found by its key.
+    for slope in (1.0, 2.0):
+        run = gradient(slope, memory=rs.Memory(segment=2))
+        steps.append(jax.make_jaxpr(run)(0.5))
+        assert_close(run(0.5), gradient(slope, memory=None)(0.5), tolerance=1e-5)
 
 
 def test_an_array_that_a_cell_makes_while_it_is_traced_may_change():
