@@ -189,7 +189,12 @@ def has_early_remat3() -> bool:
     """Whether JAX_REMAT3 is set with a jax whose new `jax.checkpoint` cannot do all."""
     # With jax 0.10.2, differentiating jax.checkpoint(lax.scan) fails with "Expected cotangent type ..." if a cotangent
     # of ys is zero, and save_and_offload_only_these_names offloads nothing. Both work from 0.11 on.
-    return jax.__version_info__ < (0, 11) and bool(getattr(jax.config, "jax_remat3", False))
+    return jax.__version_info__ < (0, 11) and has_remat3()
+
+
+def has_remat3() -> bool:
+    """Whether JAX_REMAT3 is set. Then `jax.checkpoint` and names are of JAX's high level."""
+    return bool(getattr(jax.config, "jax_remat3", False))
 
 
 def sequence_length(xs: Any, length: int | None) -> Length:

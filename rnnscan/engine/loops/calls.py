@@ -24,6 +24,7 @@ from jax import lax
 from jax.extend import core
 from jax.interpreters import ad, partial_eval
 
+from rnnscan._checks import has_remat3
 from rnnscan._util import effects
 from rnnscan._util.messages import is_float
 from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at, split_list
@@ -304,7 +305,7 @@ def recomputed(function: Callable[..., Any]) -> Callable[..., Any]:
     With `JAX_REMAT3=1` a checkpoint is an operation of JAX's high level, which no call of the engine can hold
     (jax 0.12). There its values are kept.
     """
-    if getattr(jax.config, "jax_remat3", False):
+    if has_remat3():
         return function
     checkpointed: Callable[..., Any] = jax.checkpoint(function, prevent_cse=False)
     return checkpointed

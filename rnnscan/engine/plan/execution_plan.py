@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from rnnscan._checks import has_remat3
 from rnnscan._util.messages import is_count
 from rnnscan._util.step_wrappers import type_of_step
 from rnnscan.engine.analysis.axis_order import AxisOrder, long_axes_last
@@ -101,6 +102,8 @@ class ExecutionPlan:
         if are_searched() or has_checkpoint(call.info.traced.jaxpr) or self.states.state_chunk is not None:
             # JAX says of a plain scan only that a value within it is not finite. A checkpoint is the user's choice.
             return None
+        if call.memory.segment is not None and has_remat3():
+            return None  # The steps of a small loop are in `jax.checkpoint`, which only JAX's own loops lower there.
         return small_step(call.flat, call.length, call.memory, self.choices, named=bool(call.names.known))
 
     @property
