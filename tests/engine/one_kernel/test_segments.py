@@ -6,6 +6,7 @@ that flag only JAX's own loops lower it, so that such a loop runs as a large one
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import remat3
@@ -37,3 +38,26 @@ def test_segments_of_a_small_loop_are_steps_of_a_scan(segment):
     checkpointed = [one.params["jaxpr"] for one in equations if one.primitive.name in ("remat2", "checkpoint")]
     assert not any(is_loop(inner) for jaxpr in checkpointed for inner in equations_of(jaxpr))
     assert any(has_checkpoint(one.params["jaxpr"]) for one in equations if one.primitive.name == "scan")
+
+
+def value(run, params):
+    return run(params)
+
+
+def tangent(run, params):
+    return jax.jvp(run, (params,), (params,))
+
+
+def batched(run, params):
+    return jax.vmap(run)(jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), params))
+
+
+@pytest.mark.parametrize("transformed", [value, tangent, batched])
+def test_results_are_those_without_segments(transformed):
+    use = kalman(2, 1, 6)
+
+    def results(memory):
+        run = lambda params: rs.scan(use.cell, params, use.carry, use.xs, memory=memory)  # noqa: E731
+        return transformed(run, use.params)
+
+    jax.tree.map(np.testing.assert_allclose, results(rs.Memory(segment=4)), results(rs.Memory()))
