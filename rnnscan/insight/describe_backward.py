@@ -24,12 +24,12 @@ from rnnscan.ir.program import Atom, Equation, Value, concrete, outputs_of
 def backward_schedule(plan: ExecutionPlan) -> Schedule | None:
     """How a plan's backward pass runs, of all floating-point leaves of the parameters, carry and inputs.
 
-    None where JAX has no derivative of the step, where the step runs whole, and is not small, and where the backward
-    pass has another form: that of Newton's method, or the chunkwise one of matrix states.
+    None where JAX has no derivative of the step, where plain autodiff runs it, and where the backward pass has another
+    form: that of Newton's method, or the chunkwise one of matrix states.
     """
     if plan.call.parallel is not None or plan.states.window(plan.call.length) is not None:
         return None
-    if plan.route.engine != "fission" and plan.route.one_kernel is None:
+    if plan.route.engine != "fission":
         return None
     scan, leaves = plan.scan(plan.call.length), jax.tree.leaves(plan.call.carry)
     carry = plan.ordered.of([leaves[index] for index in scan.step.changing])

@@ -9,7 +9,6 @@ from rnnscan._util.byte_sizes import readable_bytes
 from rnnscan._util.messages import describe, listing
 from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.one_kernel.fits import OneKernel
-from rnnscan.engine.one_kernel.small_step import SmallStep, residual_bytes
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.ir.program import Equation, total_bytes, values_of
 from rnnscan.ir.traits import Kind
@@ -22,11 +21,11 @@ _OPTION = "xla_cpu_small_while_loop_byte_threshold"
 
 def describe_kernel(plan: ExecutionPlan) -> str:
     """How a small loop is one kernel, or what keeps it from that, in a sentence; empty if the loop is too large."""
-    small = plan.route.one_kernel
-    if small is not None:
-        return "one kernel: " + "; ".join(filter(None, [_written(small), _kept(small, plan.call.length), _flag(small)]))
     if plan.route.engine != "fission" or not plan.choices.one_kernel:
         return ""
+    kernel = plan.kernel
+    if kernel is not None:
+        return "one kernel: " + "; ".join(filter(None, [_written(kernel), _kept(plan), _flag(kernel, plan)]))
     kernel = OneKernel(plan.call.flat.program, plan.choices.machine)
     obstacle = kernel.obstacle
     if obstacle is None or not kernel.is_faster:
@@ -42,21 +41,21 @@ def _in_words(equation: Equation) -> str:
     return f"{equation.name}{f' of {types}' if types else ''}{place}"
 
 
-def _written(small: SmallStep) -> str:
-    counts = Counter(small.kernel.calls)
+def _written(kernel: OneKernel) -> str:
+    counts = Counter(kernel.calls)
     names = [name if count == 1 else f"{count} {name}" for name, count in sorted(counts.items())]
     return f"written out are {listing(names)}" if names else "nothing in it calls a library"
 
 
-def _kept(small: SmallStep, length: int) -> str:
-    nbytes = readable_bytes(length * residual_bytes(small.step.program))
-    if small.keeps_all:
-        return f"all residuals are kept, about {nbytes}"
-    return f"the backward pass computes each step again, whose residuals are about {nbytes} in all"
+def _kept(plan: ExecutionPlan) -> str:
+    nbytes = plan.call.length * total_bytes(values_of(plan.scan(plan.call.length).step.kept))
+    if not nbytes:
+        return "the backward pass computes each step again"
+    return f"kept are values that take longer to compute again, about {readable_bytes(nbytes)}"
 
 
-def _flag(small: SmallStep) -> str:
-    touched = _touched_bytes(small.step)
+def _flag(kernel: OneKernel, plan: ExecutionPlan) -> str:
+    touched = _touched_bytes(kernel, plan.scan(plan.call.length).step)
     if jax.__version_info__ >= (0, 12) or touched < _MOST_BYTES or _OPTION in os.environ.get("XLA_FLAGS", ""):
         return ""
     return (
@@ -65,12 +64,12 @@ def _flag(small: SmallStep) -> str:
     )
 
 
-def _touched_bytes(step: FlatStep) -> int:
+def _touched_bytes(kernel: OneKernel, step: FlatStep) -> int:
     """About the bytes that a step of the forward pass reads and writes where something is differentiated.
 
-    They are those of its carry twice, its inputs, outputs and residuals, and of what it sums.
+    They are those of its carry twice, its inputs, outputs and kept values, and of what it sums.
     """
-    sums = [equation for equation in step.program.equations if equation.kind is Kind.REDUCE]
+    assert kernel.written is not None
+    sums = [equation for equation in kernel.written.equations if equation.kind is Kind.REDUCE]
     summed = sum(total_bytes([*equation.reads, *equation.outputs]) for equation in sums)
-    arguments = total_bytes([*step.constants, *step.x, *step.carry, *step.carry, *values_of(step.y)])
-    return summed + arguments + residual_bytes(step.program)
+    return summed + total_bytes([*step.inputs, *values_of([*step.new_carry, *step.y, *step.kept])])

@@ -303,7 +303,7 @@ def _explanation(plan: ExecutionPlan, arguments: Mapping[int, str]) -> Explanati
         memory=call.memory,
         length=call.length,
         engine=plan.route.engine,
-        reason=plan.route.reason,
+        reason=plan.reason,
         equations=description.equations,
         carry=dict(zip(places, description.carry, strict=True)),
         y=description.y,

@@ -141,15 +141,16 @@ def test_expensive_values_are_those_of_a_search_among_all(seed):
     kept, rejected, left, count = frozenset(), {None}, 1 << 13, 0
     while (expensive := values.next(left)) is not None:
         gains = _gains(program, kept, stacked, left, rejected)
-        gain, nbytes = gains.pop(expensive.value)
+        (value,) = expensive.values
+        gain, nbytes = gains.pop(value)
         assert nbytes == expensive.nbytes
         assert all(gain >= other * (1 - 1e-9) for other, _ in gains.values())
         if count % 4 == 3:
             values.reject(expensive)
-            rejected.add(expensive.value)
+            rejected.add(value)
         else:
             values.keep(expensive)
-            kept, left = kept | {expensive.value}, left - expensive.nbytes
+            kept, left = kept | {value}, left - expensive.nbytes
         count += 1
     assert not _gains(program, kept, stacked, left, rejected)
 

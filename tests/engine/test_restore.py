@@ -24,6 +24,11 @@ FUNCTIONS = {
     "cbrt": lambda z: jnp.cbrt(2 + z),
     "tan": lambda z: jnp.tan(z / 4),
     "erf_inv": lambda z: lax.erf_inv(jnp.tanh(z) / 2),
+    "cholesky": lambda z: jnp.linalg.cholesky(z @ z.T + jnp.eye(2)) @ jnp.sin(z),
+    "eigh": lambda z: jnp.sin(jnp.linalg.eigh(jnp.sin(z @ z.T) + jnp.diag(jnp.arange(2.0)))[0][:, None] * z),
+    "lu": lambda z: lax.linalg.lu(z)[0],
+    "qr": lambda z: jnp.linalg.qr(z.T)[0].T + jnp.linalg.qr(z.T)[1][0, 0] * z,
+    "svd": lambda z: jnp.linalg.svd(z, full_matrices=False)[1][:, None] * jnp.sin(z),
 }
 FROM_RESULTS = sorted(name for name, traits in TRAITS.items() if traits.derivative_reads == "results")
 

@@ -1,6 +1,7 @@
 """The table of primitives: what it claims of each holds for the primitive itself."""
 
 from collections.abc import Callable
+from itertools import compress
 from typing import Any
 
 import jax
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from primitives import CALLS, WITHOUT_CALL, X, equation_of
+from primitives import CALLS, FACTORS, WITHOUT_CALL, X, equation_of
 from rnnscan.engine.costs.costs import unbatchable
 from rnnscan.ir.program import Constant
 from rnnscan.ir.trace import Inliner
@@ -118,29 +119,31 @@ WITH_DERIVATIVE = [
     for name in CALLS
     if traits_of(name).linear is None and traits_of(name).kind in (*ELEMENT_BY_ELEMENT, Kind.REDUCE, Kind.SCATTER)
     if name not in WITHOUT_DERIVATIVE
-]
+] + sorted(FACTORS)
 
 
 @pytest.mark.parametrize("name", WITH_DERIVATIVE)
 def test_what_a_derivative_reads(name: str) -> None:
-    """What the equations of the tangent read, but the one that computes the result."""
+    """What the equations of the tangents read, but the one that computes the results."""
     equation, operands = equation_of(name)
+    is_float = [jnp.issubdtype(value.dtype, jnp.inexact) for value in equation.outputs]
     places = [place for place, operand in enumerate(operands) if jnp.issubdtype(operand.dtype, jnp.inexact)]
 
     def derivative(primals: list[Any], tangents: list[Any]) -> Any:
         def function(*some: Any) -> Any:
             given = dict(zip(places, some, strict=True))
-            return equation.evaluate(*(given.get(place, operand) for place, operand in enumerate(primals)))[0]
+            return equation.evaluate(*(given.get(place, operand) for place, operand in enumerate(primals)))
 
-        return jax.jvp(function, tuple(primals[place] for place in places), tuple(tangents))
+        results, dots = jax.jvp(function, tuple(primals[place] for place in places), tuple(tangents))
+        return *results, *compress(dots, is_float)
 
     jaxpr = jax.make_jaxpr(derivative)(operands, [operands[place] for place in places]).jaxpr
-    result, tangent = jaxpr.outvars
-    read = {tangent}
-    for one in reversed([one for one in jaxpr.eqns if result not in one.outvars]):
+    results, tangents = jaxpr.outvars[: len(is_float)], jaxpr.outvars[len(is_float) :]
+    read = {*tangents}
+    for one in reversed([one for one in jaxpr.eqns if {*results}.isdisjoint(one.outvars)]):
         if not read.isdisjoint(one.outvars):
-            read.update(atom for atom in one.invars if isinstance(atom, type(tangent)))
-    of_operands, of_result = not read.isdisjoint(jaxpr.invars[: len(operands)]), result in read
+            read.update(atom for atom in one.invars if isinstance(atom, type(tangents[0])))
+    of_operands, of_result = not read.isdisjoint(jaxpr.invars[: len(operands)]), not read.isdisjoint(results)
     expected = {(True, False): "operands", (False, True): "results", (True, True): "both"}
     # A derivative of zero reads nothing.
     assert equation.traits.derivative_reads == expected.get((of_operands, of_result), "operands")

@@ -18,8 +18,20 @@ from rnnscan.ir.traits import SCANS, TRAITS, Traits
 X, Y, POSITIVE = (np.linspace(low, high, 12).reshape(3, 4) for low, high in ((-0.8, 0.9), (0.7, -0.4), (0.3, 0.9)))
 INTS = np.arange(12).reshape(3, 4)
 
+SQUARE = X @ X.T + 2 * np.eye(len(X))
+
+# Factors of matrices, and what solves with them.
+FACTORS: dict[str, Callable[[], Any]] = {
+    "cholesky": lambda: lax.linalg.cholesky(SQUARE),
+    "eigh": lambda: lax.linalg.eigh(SQUARE),
+    "lu": lambda: lax.linalg.lu(SQUARE),
+    "qr": lambda: lax.linalg.qr(SQUARE, full_matrices=False),
+    "svd": lambda: lax.linalg.svd(SQUARE, full_matrices=False),
+    "triangular_solve": lambda: lax.linalg.triangular_solve(SQUARE, X, left_side=True, lower=True),
+}
 # A call of each primitive. One that needs several devices, or is of another version of JAX, has none.
 CALLS: dict[str, Callable[[], Any]] = {
+    **FACTORS,
     **{name: partial(getattr(lax, name), X, Y) for name in ("add", "sub", "mul", "div", "rem", "max", "min", "atan2")},
     **{name: partial(getattr(lax, name), X, Y) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
     **{

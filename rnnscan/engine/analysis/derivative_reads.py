@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import jax
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from rnnscan._util.messages import is_float
 from rnnscan.engine.analysis.cones import Cones
 from rnnscan.engine.analysis.leaves import places, replace_at, split_list
+from rnnscan.engine.analysis.moving import moving_values, values_with_cotangents
 from rnnscan.engine.analysis.probe import tangents_if_any
 from rnnscan.engine.analysis.restore import derives_from_result
 from rnnscan.engine.analysis.saving_calls import read_by_derivative, saves_residuals
@@ -18,12 +18,14 @@ from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, output
 
 
 def read_by_derivatives(program: Program) -> Iterator[Atom]:
-    """The values that the derivative of a step in its float inputs reads, with repeats."""
-    active = set(filter(is_float, program.inputs))
+    """The values that the derivative of a step in its float inputs reads, with repeats.
+
+    An equation has a derivative if its results have a tangent, and a cotangent: before a `stop_gradient` none has.
+    """
+    active = moving_values(program, filter(is_float, program.inputs))
+    reached = values_with_cotangents(program, active, program.outputs)
     for equation in program.equations:
-        float_outputs = [*filter(is_float, equation.outputs)]
-        if float_outputs and not active.isdisjoint(equation.reads):
-            active.update(float_outputs)
+        if not reached.isdisjoint(equation.outputs):
             yield from _read_by_derivative(equation, active)
 
 
@@ -46,13 +48,8 @@ def _read_by_derivative(equation: Equation, active: Collection[Atom]) -> Iterabl
 
 def derivative_of(equation: Equation) -> Program | None:
     """The program `(*operands, *tangents of floats) -> (*results, *their tangents)`; None if a rule rejects that."""
-    if equation not in _derivatives:
-        traced = tangents_if_any(equation, [*map(is_float, equation.inputs)])
-        _derivatives[equation] = None if traced is None else traced[0]
-    return _derivatives[equation]
-
-
-_derivatives: WeakKeyDictionary[Equation, Program | None] = WeakKeyDictionary()
+    traced = tangents_if_any(equation, [*map(is_float, equation.inputs)])
+    return None if traced is None else traced[0]
 
 
 def vjp_of_floats(equation: Equation, operands: Sequence[Any], floats: Sequence[int]) -> tuple[list[Any], Any]:

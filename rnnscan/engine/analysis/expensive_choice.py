@@ -40,17 +40,17 @@ def values_to_keep(
 
     values = expensive_values()
     while (expensive := values.next(most_bytes)) is not None:
-        value, equation = expensive.value, expensive.equation
-        cheap_then = frozenset(cheap_carries([*kept, *chosen, value])) if equation in looped else cheap
+        new, equation = expensive.values, expensive.equation
+        cheap_then = frozenset(cheap_carries([*kept, *chosen, *new])) if equation in looped else cheap
         cone = cones.of(equation)
         # No loop is to recompute more of the carry for it, but what nothing reads then.
         if any(cones.reads(leaf) and leaf not in cone.inputs for leaf in cheap_then - recomputed):
-            rejected.add(value)
+            rejected.update(new)
             values.reject(expensive)
             continue
         cones.remove(cone)
         values.keep(expensive)
-        chosen.append(value)
+        chosen += new
         cheap, most_bytes = cheap_then, most_bytes - expensive.nbytes
         before = recomputed
         recomputed = frozenset(leaf for leaf in recomputable if leaf in cheap or not cones.reads(leaf))

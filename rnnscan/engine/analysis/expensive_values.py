@@ -5,17 +5,16 @@ the input and the kept values. A value is expensive if keeping it spares more of
 read it.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-import jax.numpy as jnp
-
+from rnnscan._util.messages import is_float
 from rnnscan.engine.analysis.cones import Cone, Cones
 from rnnscan.engine.analysis.derivative_reads import read_by_derivatives
 from rnnscan.engine.costs.machine import Machine
 from rnnscan.ir.dataflow import needed, partition
-from rnnscan.ir.program import Atom, Equation, Program, Value, values_of
+from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, total_bytes, values_of
 from rnnscan.ir.traits import Kind
 
 
@@ -26,15 +25,15 @@ _LEAST_ITEM_BYTES = 4
 
 
 class Expensive(NamedTuple):
-    """A value to keep.
+    """Values to keep.
 
     Attributes:
-        value: the value.
-        equation: the equation that makes it.
-        nbytes: the bytes that keeping it takes at each step, less those of the carry leaves that nothing reads then.
+        values: the results of an equation that something reads.
+        equation: the equation.
+        nbytes: the bytes that keeping them takes at each step, less those of the carry leaves that nothing reads then.
     """
 
-    value: Value
+    values: list[Value]
     equation: Equation
     nbytes: int
 
@@ -85,10 +84,11 @@ class ExpensiveValues:
         machine: the machine that it runs on.
     """
 
-    def __init__(self, derivative: Derivative, rejected: Collection[Value], machine: Machine) -> None:
+    def __init__(self, derivative: Derivative, rejected: Set[Value], machine: Machine) -> None:
         self._machine, program = machine, derivative.program
         self._carry, self._cones = program.carry, derivative.cones
         self._times = {equation: machine.nanoseconds(equation, program.fixed) for equation in derivative.again}
+        self._read = {*inputs_of(derivative.again), *derivative.wanted}
         self._place = {equation: place for place, equation in enumerate(derivative.again)}
         self._cone_of: dict[Equation, Cone] = {}
         self._whose_cone: dict[Equation | int, set[Equation]] = {}
@@ -96,7 +96,7 @@ class ExpensiveValues:
         self._too_large: list[tuple[float, int, int, Cone, Expensive]] = []
         self._most_bytes = self._judged = 0
         for equation in self._candidates(derivative.wanted):
-            if equation.outputs[0] not in rejected:
+            if rejected.isdisjoint(equation.outputs):
                 self._judge(equation)
 
     def next(self, most_bytes: int) -> Expensive | None:
@@ -139,20 +139,21 @@ class ExpensiveValues:
         del self._cone_of[expensive.equation]
 
     def _judge(self, equation: Equation) -> None:
-        """Let an equation wait if its result is expensive."""
-        (value,) = equation.outputs
+        """Let an equation wait if its results are expensive."""
+        values = self._read_of(equation)
         cone = self._cone_of[equation] = self._cones.of(equation)
         for node in (equation, *cone.uses):
             self._whose_cone.setdefault(node, set()).add(equation)
-        nbytes = value.nbytes - sum(self._carry[index].nbytes for index in cone.inputs)
+        written = total_bytes(values)
+        nbytes = written - total_bytes(self._carry[index] for index in cone.inputs)
         spared = sum(self._times[member] for member in cone.equations) - self._machine.nanoseconds_to_keep(
             max(0, nbytes)
         )
         # Bytes that it takes the place of still have to be written.
-        gain = spared / max(nbytes, value.nbytes // 8, 1)
+        gain = spared / max(nbytes, written // 8, 1)
         if gain > 0:
             self._judged += 1  # Else equal entries of one equation would be compared by their cones.
-            expensive = Expensive(value, equation, nbytes)
+            expensive = Expensive(values, equation, nbytes)
             heappush(self._waiting, (-gain, self._place[equation], self._judged, cone, expensive))
 
     def _candidates(self, wanted: Iterable[Value]) -> Iterator[Equation]:
@@ -165,12 +166,19 @@ class ExpensiveValues:
             if equation.kind in _VIEWS and not views.isdisjoint(equation.outputs):
                 views.update(equation.reads)
         for equation in self._times:
-            kind, value = equation.kind, equation.outputs[0]
+            kind, values = equation.kind, self._read_of(equation)
             time = self._times[equation] + sum(times.get(operand, 0.0) for operand in equation.reads)
             times.update(dict.fromkeys(equation.outputs, time))
-            is_read = value in views or kind in (Kind.PRODUCT, Kind.REDUCE)
-            is_number = jnp.issubdtype(value.dtype, jnp.inexact)
-            narrow = is_number and value.dtype.itemsize < _LEAST_ITEM_BYTES
-            is_one = len(equation.outputs) == 1 and kind not in _VIEWS
-            if is_read and is_one and not narrow and time > self._machine.nanoseconds_to_keep(0):
+            is_read = not views.isdisjoint(values) or kind in (Kind.PRODUCT, Kind.REDUCE)
+            # Of an LU factor JAX sorts the permutation for the derivative, once for each copy of it.
+            is_number = len(equation.outputs) == 1 or all(map(is_float, values))
+            may_be_kept = is_read and is_number and kind not in _VIEWS and not any(map(_is_narrow, values))
+            if may_be_kept and time > self._machine.nanoseconds_to_keep(0):
                 yield equation
+
+    def _read_of(self, equation: Equation) -> list[Value]:
+        return [value for value in equation.outputs if value in self._read]
+
+
+def _is_narrow(value: Value) -> bool:
+    return is_float(value) and value.dtype.itemsize < _LEAST_ITEM_BYTES

@@ -5,6 +5,7 @@ JAX decides it while it traces.
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import jax
 from jax.custom_batching import custom_vmap
@@ -92,10 +93,16 @@ def tangents_if_any(equation: Equation, moving: Sequence[bool]) -> tuple[Program
     A callback has no derivative, and the rule of a linear solve fails for matrices with a tangent and a right-hand side
     without one (jax 0.10 to 0.12). A rule of the user's may raise any error.
     """
-    try:
-        return with_tangents(equation, moving)
-    except Exception:
-        return None
+    of_equation, key = _tangents.setdefault(equation, {}), tuple(moving)
+    if key not in of_equation:
+        try:
+            of_equation[key] = with_tangents(equation, moving)
+        except Exception:
+            of_equation[key] = None
+    return of_equation[key]
+
+
+_tangents: WeakKeyDictionary[Equation, dict[tuple[bool, ...], tuple[Program, list[bool]] | None]] = WeakKeyDictionary()
 
 
 def has_tangent(leaf: Any) -> bool:

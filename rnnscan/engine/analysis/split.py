@@ -171,7 +171,7 @@ def split(
             ],
         )
     schedule.request([*(atom for i, atom in enumerate(program.summed) if i not in accumulated), *program.stacked])
-    return Split(
+    result = Split(
         program,
         heuristics,
         tuple(invariant),
@@ -180,6 +180,19 @@ def split(
         outside_loops=tuple(equation for equation in varying if equation in schedule.outside_loops),
         batched=tuple(equation for equation in varying if equation in schedule.batched),
     )
+    return _with_repeats(result) if heuristics.runs_in_a_kernel and result.is_only_a_loop else result
+
+
+def _with_repeats(split: Split) -> Split:
+    """The split whose only loop repeats fixed values along new axes itself, unless other fixed values need these.
+
+    Made once, they are larger operands of the loop: a Kalman filter of 4 states takes 1.4 of the time forward (0.12).
+    """
+    repeats = [each for each in split.invariant if each.name == "broadcast_in_dim"]
+    read = {*inputs_of(split.invariant), *values_of(split.program.outputs)}
+    repeats = [each for each in repeats if read.isdisjoint(each.outputs)]
+    (loop,), once = split.loops, tuple(each for each in split.invariant if each not in repeats)
+    return replace(split, invariant=once, loops=(replace(loop, body=(*repeats, *loop.body)),))
 
 
 def _to_batch(

@@ -9,7 +9,6 @@ from rnnscan._checks import has_early_remat3
 from rnnscan._util.messages import is_count
 from rnnscan.engine.analysis.effects_of_rules import RuleEffects
 from rnnscan.engine.call.prepare import Call
-from rnnscan.engine.one_kernel.small_step import SmallStep
 from rnnscan.engine.units.mesh import explicit_reason
 from rnnscan.ir.opened import is_high
 from rnnscan.memory import Memory, kept_names
@@ -24,13 +23,11 @@ class Route:
         engine: the engine.
         reason: why it is not the fission engine, or how that runs the step; empty if it splits the step.
         checkpoints: whether the memory choice is in force. False: `jax.checkpoint` cannot hold the step.
-        one_kernel: the small step of the lax engine; None: it runs the step as written.
     """
 
     engine: Literal["fission", "lax"]
     reason: str = ""
     checkpoints: bool = True
-    one_kernel: SmallStep | None = None
 
     @staticmethod
     def plain(call: Call, reason: str) -> "Route":

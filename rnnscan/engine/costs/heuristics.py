@@ -73,7 +73,7 @@ class Heuristics:
         long_axes_last: whether a loop carries its leaves with a long axis last.
         whole: whether a step that is mostly recurrent runs whole in one loop, and is not split.
         one_kernel: whether a small step is written out, so that its loop is one kernel.
-        small_residuals: the most bytes of the residuals of such a loop that are all kept.
+        small_residuals: the most bytes of residuals that such a loop keeps, over all steps.
     """
 
     machine: Machine
@@ -108,6 +108,11 @@ class Heuristics:
     def runs_whole(self) -> bool:
         """Whether one loop runs the step."""
         return self.batch in ("nothing", "inputs")
+
+    @property
+    def runs_in_a_kernel(self) -> bool:
+        """Whether that loop is one kernel."""
+        return self.runs_whole and self.one_kernel
 
     def unroll_of(self, body: Collection[Equation], steps: int) -> int:
         """The steps of a loop's iteration.
@@ -394,16 +399,20 @@ def following(arguments: Any) -> AbstractContextManager[None]:
     return nullcontext() if of_arguments is heuristics() else using(of_arguments)
 
 
-def of_scan(choices: Heuristics, parallel: Newton | None, whole: Whole | None) -> Heuristics:
+def of_scan(choices: Heuristics, parallel: Newton | None, whole: Whole | None, *, is_small: bool) -> Heuristics:
     """The heuristics of a scan. Where Newton's method solves loops over many steps, all work is batched too.
 
     Args:
         choices: those of the platform.
         parallel: how loops are solved over many steps.
         whole: what is batched where the platform runs the step whole; None: the step is split on every platform.
+        is_small: whether the loop is one kernel.
     """
     if parallel is not None:
         return replace(choices, batch="everything", linear="associative")
+    if is_small:
+        machine, kept = choices.machine.in_a_kernel, choices.small_residuals
+        return replace(choices, batch="nothing", linear="loop", machine=machine, expensive_bytes=kept)
     return replace(choices, batch=whole, linear="loop") if whole and choices.whole else choices
 
 

@@ -5,7 +5,9 @@ fuses many of them.
 """
 
 from collections.abc import Iterable, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 from rnnscan.engine.costs.costs import is_written
 from rnnscan.ir.bodies import bodies_of
@@ -63,6 +65,7 @@ class Machine:
         ns_per_moved: for each element that is read or written by index, or reversed.
         ns_per_random: for each random number.
         ns_per_sorted: for each element of a sort or a cumulative sum.
+        ns_per_factored: for each element of factors of a matrix, or of a solution with them.
         ns_per_product: for each product of values that change from step to step, which is a call of its own.
         ns_per_operation: for each addition and multiplication of such a product.
         ns_per_batched_operation: for those of a product with an operand that is the same at every step. It can run for
@@ -86,6 +89,7 @@ class Machine:
     ns_per_moved: float
     ns_per_random: float
     ns_per_sorted: float
+    ns_per_factored: float
     ns_per_product: float
     ns_per_operation: float
     ns_per_batched_operation: float
@@ -134,10 +138,20 @@ class Machine:
         """The time of `cost`."""
         return self.cost(equation, fixed).nanoseconds
 
+    @cached_property
+    def in_a_kernel(self) -> "Machine":
+        """The machine for the equations of a loop that is one kernel, where a value is kept by another equation."""
+        names = {"ns_per_element", "ns_per_exp_in_short_row", *_FIELDS.values()}
+        times: dict[str, Any] = {name: _SHORT_ROWS_IN_A_KERNEL * getattr(self, name) for name in names}
+        of_equation = ("ns_per_equation", "ns_per_product", "ns_per_kept_value")
+        times |= dict.fromkeys(of_equation, self.ns_per_equation_in_a_kernel)
+        times |= dict.fromkeys(("ns_per_operation", "ns_per_batched_operation"), times["ns_per_element"])
+        return replace(self, ns_per_kept_byte=times["ns_per_element"] / 4, **times)
+
     def nanoseconds_in_a_kernel(self, equation: Equation) -> float:
         """The time of an equation, without its bodies, in a loop that is one kernel."""
-        elements = 0.0 if is_fused(equation) else self._ns_of(equation) * _elements(equation)
-        return self.ns_per_equation_in_a_kernel + _SHORT_ROWS_IN_A_KERNEL * elements
+        elements = 0.0 if is_fused(equation) else self.in_a_kernel._ns_of(equation) * _elements(equation)
+        return self.ns_per_equation_in_a_kernel + elements
 
     def nanoseconds_to_keep(self, nbytes: int) -> float:
         """The least time that keeping a value must spare at each step."""
@@ -176,6 +190,7 @@ _FIELDS = {
     ),
     **dict.fromkeys(("threefry2x32", "random_bits", "random_split", "random_fold_in"), "ns_per_random"),
     **dict.fromkeys(("sort", "top_k", "cumsum", "cumprod", "cummax", "while"), "ns_per_sorted"),
+    **dict.fromkeys(("cholesky", "triangular_solve", "lu", "qr", "householder_product"), "ns_per_factored"),
 }
 
 
@@ -206,6 +221,7 @@ CPU = Machine(
     ns_per_moved=1.0,
     ns_per_random=20.0,
     ns_per_sorted=20.0,
+    ns_per_factored=10.0,
     ns_per_product=300.0,
     ns_per_operation=0.020,
     ns_per_batched_operation=0.007,
@@ -244,6 +260,7 @@ def accelerator(name: str, *, launch_ns: float, bytes_per_second: float, flops_p
         ns_per_moved=8 * byte,
         ns_per_random=8 * byte,
         ns_per_sorted=64 * byte,
+        ns_per_factored=64 * byte,
         ns_per_product=launch_ns,
         ns_per_operation=operation,
         ns_per_batched_operation=operation,

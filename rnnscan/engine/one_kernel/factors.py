@@ -21,7 +21,6 @@ def cholesky(equation: Equation, a: Any) -> list[Any]:
     return [_lower_factor(a)]
 
 
-@jax.custom_jvp
 @jax.jit
 def _lower_factor(a: Any) -> Any:
     rest, columns, is_positive = a, [], jnp.ones((*a.shape[:-2], 1, 1), bool)
@@ -37,21 +36,6 @@ def _lower_factor(a: Any) -> Any:
     return jnp.concatenate(columns, -1) * jnp.where(is_positive, jnp.ones((), a.dtype), jnp.nan)
 
 
-# With derivatives of the columns and rows one by one, in place of this rule and that of a solve, the gradient of a step
-# with a factor and a solve of 8 x 8 compiled in 12.6 of plain's time, and with them in 6 to 8 (jax 0.12).
-@_lower_factor.defjvp
-def _differentiated_factor(primals: Any, tangents: Any) -> tuple[Any, Any]:
-    """The factor, and its tangent `L phi(L^-1 da L^-T)`: phi takes the lower half, and half of the diagonal."""
-    factor, (tangent,) = _lower_factor(*primals), tangents
-    if jax.__version_info__ >= (0, 11):  # Before, JAX reads the upper half of a tangent too.
-        below = jnp.tril(tangent, -1)
-        tangent = jnp.tril(tangent) + below.mT
-    solved = _by_rows(factor, tangent, lower=True, has_unit_diagonal=False).mT
-    solved = _by_rows(factor, solved, lower=True, has_unit_diagonal=False).mT
-    half = jnp.tril(solved) - jnp.eye(factor.shape[-1], dtype=factor.dtype) * solved / 2
-    return factor, _multiplied(factor, half)
-
-
 def triangular_solve(equation: Equation, a: Any, b: Any) -> list[Any]:
     """The solution of `a x = b` or `x a = b` for a triangular a, as the parameters of the equation say."""
     params = equation.params
@@ -64,7 +48,6 @@ def triangular_solve(equation: Equation, a: Any, b: Any) -> list[Any]:
     return [x if params["left_side"] else x.mT]
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(2, 3))
 @partial(jax.jit, static_argnums=(2, 3))
 def _by_rows(a: Any, b: Any, lower: bool, has_unit_diagonal: bool) -> Any:
     """The solution of `a x = b`: each row in turn, which is then taken out of the others."""
@@ -77,15 +60,6 @@ def _by_rows(a: Any, b: Any, lower: bool, has_unit_diagonal: bool) -> Any:
         rows.append(row)
         b = rest - column * row
     return jnp.concatenate(rows if lower else rows[::-1], -2)
-
-
-@_by_rows.defjvp
-def _differentiated_solution(lower: bool, has_unit_diagonal: bool, primals: Any, tangents: Any) -> tuple[Any, Any]:
-    """The solution, and its tangent `a^-1 (db - da x)`, of the half of da that is read."""
-    (a, b), (of_a, of_b) = primals, tangents
-    x, first = _by_rows(a, b, lower, has_unit_diagonal), int(has_unit_diagonal)
-    of_a = jnp.tril(of_a, -first) if lower else jnp.triu(of_a, first)
-    return x, _by_rows(a, of_b - _multiplied(of_a, x), lower, has_unit_diagonal)
 
 
 def lu(equation: Equation, a: Any) -> list[Any]:
@@ -121,11 +95,7 @@ def pivots_to_permutation(equation: Equation, pivots: Any) -> list[Any]:
 
 def qr(equation: Equation, a: Any) -> list[Any]:
     """The factors of `q r = a` by reflections, with the signs of LAPACK's."""
-    rows, columns = a.shape[-2:]
-    is_thin = rows >= columns and not (equation.params["full_matrices"] and rows > columns)
-    run = partial(_reflected, whole=bool(equation.params["full_matrices"]))
-    # The derivative of the reflections takes three times as many operations. JAX has none of other matrices.
-    return list((_thin_qr if is_thin else run)(a))
+    return list(_reflected(a, whole=bool(equation.params["full_matrices"])))
 
 
 @partial(jax.jit, static_argnames="whole")
@@ -166,7 +136,7 @@ def _reflection(x: Any, row: Any, index: Any) -> tuple[Any, Any]:
     first, below = sum_where(row == index, x, -2, keepdims=True), jnp.where(row > index, x, jnp.zeros_like(x))
     is_done = jnp.all(below == 0, -2, keepdims=True)
     # Squares of what is far from one are zero, or infinite. The reflection does not depend on the size.
-    size = lax.stop_gradient(jnp.maximum(jnp.max(jnp.abs(below), -2, keepdims=True), jnp.abs(first)))
+    size = jnp.maximum(jnp.max(jnp.abs(below), -2, keepdims=True), jnp.abs(first))
     size = jnp.where(size > 0, size, jnp.ones_like(size))
     first, below = first / size, below / size
     squares = jnp.square(first) + jnp.sum(jnp.square(below), -2, keepdims=True)
@@ -174,26 +144,6 @@ def _reflection(x: Any, row: Any, index: Any) -> tuple[Any, Any]:
     element = jnp.where(first < 0, first - norm, first + norm)
     normal = jnp.where(row == index, element, below)
     return normal, jnp.where(is_done, jnp.zeros_like(first), 1 / (norm * jnp.abs(element)))
-
-
-@jax.custom_jvp
-def _thin_qr(a: Any) -> tuple[Any, Any]:
-    return _reflected(a, whole=False)
-
-
-@_thin_qr.defjvp
-def _differentiated_qr(primals: Any, tangents: Any) -> tuple[Any, Any]:
-    """The factors, and their tangents by the rule of `q^T dq = - (q^T dq)^T`."""
-    (q, r), (tangent,) = _thin_qr(*primals), tangents
-    turned = _by_rows(r.mT, tangent.mT, lower=True, has_unit_diagonal=False).mT
-    within = _multiplied(q.mT, turned)
-    below = jnp.tril(within, -1)
-    rotation = below - below.mT
-    return (q, r), (_multiplied(q, rotation - within) + turned, _multiplied(within - rotation, r))
-
-
-def _multiplied(left: Any, right: Any) -> Any:
-    return jnp.sum(left[..., :, :, None] * right[..., None, :, :], -2)
 
 
 def _swapped(rows: Any, order: Any, index: int, pivot: Any) -> Any:

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from math import prod
 
 from jax.export import is_symbolic_dim
 
 from rnnscan.engine.costs.costs import has_other_keys
+from rnnscan.engine.costs.heuristics import Heuristics
 from rnnscan.engine.costs.machine import Machine, is_fused
-from rnnscan.engine.one_kernel.written_out import FUSED, form_of, rules_with_calls, written_out
+from rnnscan.engine.one_kernel.written_out import FUSED, is_call, written_out
 from rnnscan.ir.bodies import with_bodies
 from rnnscan.ir.contraction import contraction_of, operations_of
 from rnnscan.ir.dataflow import depending
@@ -58,6 +58,13 @@ class OneKernel:
         written = written_out(self.program)
         return written if len(written.equations) <= _MOST_EQUATIONS else None
 
+    def gains(self, residuals: int, choices: Heuristics) -> bool:
+        """Whether the loop is faster where its derivative reads so many bytes.
+
+        Without calls one kernel gains nothing but that it keeps values for less.
+        """
+        return bool(self.calls) or residuals <= choices.small_residuals
+
     @property
     def pays(self) -> bool:
         """Whether the loop is one kernel, and faster so."""
@@ -66,26 +73,17 @@ class OneKernel:
     @cached_property
     def obstacle(self) -> Equation | None:
         """The first equation that keeps the loop from one kernel; None if none does, or if the step is too large."""
-        equations = [] if self.written is None else [*self.written.equations, *self._written_rules]
+        equations = () if self.written is None else self.written.equations
         return next((equation for equation in with_bodies(equations) if not _is_in_a_kernel(equation)), None)
 
     @cached_property
     def calls(self) -> list[str]:
         """The calls that are written out, by the names of their primitives; without any, the step stays as it is."""
-        return [equation.name for equation in self._equations if _is_call(equation)]
+        return [equation.name for equation in self._equations if is_call(equation)]
 
     @cached_property
     def _equations(self) -> list[Equation]:
-        return [*with_bodies([*self.program.equations, *chain(*(rule.equations for rule in self._rules))])]
-
-    @cached_property
-    def _rules(self) -> list[Program]:
-        """What the derivative rules compute that have calls of their own."""
-        return [*chain(*map(rules_with_calls, with_bodies(self.program.equations)))]
-
-    @cached_property
-    def _written_rules(self) -> list[Equation]:
-        return [*chain(*(written_out(rule).equations for rule in self._rules))]
+        return [*with_bodies(self.program.equations)]
 
     @property
     def nanoseconds(self) -> float:
@@ -94,7 +92,7 @@ class OneKernel:
         assert written is not None
         varying = depending(written.equations, [*written.invariant, *written.known, *written.carry])
         equations = [equation for equation in written.equations if not varying.isdisjoint(equation.outputs)]
-        return sum(map(self.machine.nanoseconds_in_a_kernel, with_bodies([*equations, *self._written_rules])))
+        return sum(map(self.machine.nanoseconds_in_a_kernel, with_bodies(equations)))
 
     @property
     def is_faster(self) -> bool:
@@ -103,7 +101,7 @@ class OneKernel:
         for equation in self._equations:
             is_product = contraction_of(equation) is not None
             # A large loop has one product for those that read the same value.
-            is_joined = is_product and _is_call(equation) and not read_by_products.isdisjoint(equation.reads)
+            is_joined = is_product and is_call(equation) and not read_by_products.isdisjoint(equation.reads)
             if not is_joined:
                 time += _nanoseconds(equation, self.machine)
             if is_product:
@@ -121,6 +119,8 @@ def _is_in_a_kernel(equation: Equation) -> bool:
         return False
     if equation.kind in _KINDS or equation.name in _CALLS | _OTHERS:
         return True
+    if equation.kind is Kind.PRODUCT:
+        return not is_call(equation)
     if equation.kind is Kind.SCATTER:
         return prod(equation.inputs[1].shape[:-1]) <= 1  # By one index: XLA turns it to a write of a slice.
     return equation.name in _RANDOM and not has_other_keys(equation)
@@ -128,24 +128,14 @@ def _is_in_a_kernel(equation: Equation) -> bool:
 
 def _nanoseconds(equation: Equation, machine: Machine) -> float:
     """The time of an equation by itself, without its bodies."""
-    if not _is_call(equation):
+    if not is_call(equation):
         return 0.0 if is_fused(equation) else machine.nanoseconds(equation)
+    if equation.kind in (Kind.READ, Kind.SCATTER):
+        return machine.ns_per_written_value  # A kernel. A scatter takes 250 ns (jaxlib 0.10.2 and 0.12.0).
     contraction = contraction_of(equation)
     sizes = equation.inputs[0].shape
     matrices = sizes[:-2] if contraction is None else [sizes[axis] for axis in contraction.batch[0]]
     return machine.ns_per_call * prod(matrices)
-
-
-def _is_call(equation: Equation) -> bool:
-    """Whether XLA calls a library for an equation that can be written out.
-
-    A product with a vector is a loop of XLA's own, and a read by index is one too, other than its derivative.
-    """
-    contraction = contraction_of(equation)
-    if contraction is None:
-        return form_of(equation) is not None
-    sides = zip(equation.inputs, contraction.free, strict=True)
-    return 1 not in [prod(atom.shape[axis] for axis in axes) for atom, axes in sides]
 
 
 def _multiplications(equation: Equation) -> int:

@@ -1,13 +1,11 @@
 """Reads and writes by index, without scatters, which XLA for the CPU calls: in the step or in its derivative.
 
-Known indices take slices. Others are compared with every place of a small operand.
+Indices are compared with every place of a small operand.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import accumulate
+from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,113 +15,108 @@ from jax import lax
 from rnnscan.ir.program import Equation
 
 
-@contextmanager
-def computing_now() -> Iterator[None]:
-    """Compute what is known while tracing. A user's guard of transfers is for values of the program."""
-    with jax.ensure_compile_time_eval(), jax.transfer_guard("allow"):
-        yield
+def _windows(equation: Equation) -> tuple[lax.GatherDimensionNumbers, Sequence[int], bool]:
+    """The windows of a gather, or of the gather that reads what a scatter writes, and whether they are moved inside."""
+    numbers, mode = equation.params["dimension_numbers"], equation.params["mode"]
+    if equation.name == "gather":
+        return numbers, equation.params["slice_sizes"], mode != lax.GatherScatterMode.FILL_OR_DROP
+    operand, _, updates = equation.inputs
+    single = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
+    written = iter(updates.shape[axis] for axis in numbers.update_window_dims)
+    reads = lax.GatherDimensionNumbers(
+        offset_dims=numbers.update_window_dims,
+        collapsed_slice_dims=numbers.inserted_window_dims,
+        start_index_map=numbers.scatter_dims_to_operand_dims,
+        operand_batching_dims=numbers.operand_batching_dims,
+        start_indices_batching_dims=numbers.scatter_indices_batching_dims,
+    )
+    sizes = [1 if axis in single else next(written) for axis in range(len(operand.shape))]
+    return reads, sizes, mode == lax.GatherScatterMode.CLIP
 
 
-def places_of(equation: Equation, indices: Any) -> Any:
-    """For each element of the result its place in the operands, flattened one after the other; -1: none.
+class Comparison(NamedTuple):
+    """How a gather reads, or a scatter writes, by comparing places. Axes that each window takes whole have no places.
 
-    Args:
-        equation: a gather, or a scatter that overwrites, of operands with few elements.
-        indices: its indices, which are known.
+    Attributes:
+        whole: these axes of the operand.
+        moved: the same in what is read or written.
+        numbers: the numbers of a gather along the other axes.
+        sizes: the sizes of its windows.
+        is_clipped: whether windows are moved inside.
+        comparisons: one for each element that is moved and each place.
     """
-    shapes = [atom.shape for position, atom in enumerate(equation.inputs) if position != 1]
-    starts = accumulate(map(prod, shapes[:-1]), initial=0)
-    first, *others = (_numbered(shape, start) for shape, start in zip(shapes, starts, strict=True))
-    fill = {"fill_value": -1} if equation.name == "gather" else {}
-    params = equation.primitive.get_bind_params({**equation.params, **fill})
-    with computing_now():
-        return np.asarray(equation.primitive.bind(first, indices, *others, **params))
 
+    whole: Sequence[int]
+    moved: Sequence[int]
+    numbers: lax.GatherDimensionNumbers
+    sizes: tuple[int, ...]
+    is_clipped: bool
+    comparisons: int
 
-def taken(operands: list[Any], places: Any, fill: Any) -> Any:
-    """The elements of operands at known places, in the shape of the places.
+    @staticmethod
+    def of(equation: Equation) -> "Comparison":
+        """That of a gather or a scatter."""
+        numbers, sizes, is_clipped = _windows(equation)
+        shape, moved = equation.inputs[0].shape, [*equation.inputs[2:], *equation.outputs][0]
+        single = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
+        windows = [axis for axis in range(len(shape)) if axis not in single]
+        axis_of = dict(zip(windows, map(int, numbers.offset_dims), strict=True))
+        whole = [axis for axis in axis_of if sizes[axis] == shape[axis] and axis not in numbers.start_index_map]
+        rest = [axis for axis in range(len(shape)) if axis not in whole]
+        others = [axis for axis in range(len(moved.shape)) if axis not in [axis_of[axis] for axis in whole]]
+        along = lax.GatherDimensionNumbers(
+            offset_dims=tuple(others.index(axis_of[axis]) for axis in axis_of if axis not in whole),
+            collapsed_slice_dims=tuple(map(rest.index, numbers.collapsed_slice_dims)),
+            start_index_map=tuple(map(rest.index, numbers.start_index_map)),
+            operand_batching_dims=tuple(map(rest.index, numbers.operand_batching_dims)),
+            start_indices_batching_dims=numbers.start_indices_batching_dims,
+        )
+        comparisons = prod(moved.shape) * prod(shape[axis] for axis in rest)
+        sizes = tuple(sizes[axis] for axis in rest)
+        return Comparison(whole, [axis_of[axis] for axis in whole], along, sizes, is_clipped, comparisons)
 
-    Args:
-        operands: arrays of one dtype.
-        places: of each element, in the operands flattened one after the other; -1: the fill value.
-        fill: the fill value.
-    """
-    flat = lax.concatenate([lax.reshape(operand, (operand.size,)) for operand in operands], 0)
-    parts = [
-        lax.full((count,), fill, flat.dtype)
-        if first < 0
-        else lax.slice(flat, (first,), (first + step * (count - 1) + 1,), (step,))
-        for first, step, count in _runs(places.reshape(-1).tolist())
-    ]
-    return lax.reshape(lax.concatenate(parts, 0), places.shape)
-
-
-def _runs(places: list[int]) -> Iterator[tuple[int, int, int]]:
-    """The first place, the step and the number of places of longest runs with one positive step, or of fill values."""
-    start = 0
-    while start < len(places):
-        end, first = start + 1, places[start]
-        step = places[end] - first if end < len(places) else 1
-        runs_on = step == 0 if first < 0 else step > 0
-        while runs_on and end < len(places) and places[end] - places[end - 1] == step:
-            end += 1
-        yield first, max(step, 1), end - start
-        start = end
+    def places(self, shape: Sequence[int], indices: Any) -> Any:
+        """The place, in an operand of this shape, of each element that is read or written; -1: none."""
+        mode = lax.GatherScatterMode.CLIP if self.is_clipped else lax.GatherScatterMode.FILL_OR_DROP
+        numbers = np.arange(prod(shape), dtype=np.int32).reshape(shape)
+        return lax.gather(numbers, indices, self.numbers, slice_sizes=self.sizes, mode=mode, fill_value=-1)
 
 
 def read_by_comparison(equation: Equation, operand: Any, indices: Any) -> list[Any]:
-    """A gather: each element is the sum of those of the operand whose place it asks for, which is one or none.
+    """A gather: each element is the sum of those of the operand whose place it asks for, which is one or none."""
+    compared, fill = Comparison.of(equation), equation.params.get("fill_value")
 
-    The indices are read by a gather of places, which has no derivative.
-    """
-    params = equation.primitive.get_bind_params({**equation.params, "fill_value": -1})
-    places = equation.primitive.bind(_numbered(operand.shape), indices, **params)
-    fill = equation.params.get("fill_value")
-    flat = (*(1,) * places.ndim, operand.size)  # Broadcast by hand, for `jax_numpy_rank_promotion="raise"`.
-    is_read = places[..., None] == jnp.arange(operand.size).reshape(flat)
-    result = sum_where(is_read, operand.reshape(flat), -1)
-    return [jnp.where(places < 0, jnp.asarray(jnp.nan if fill is None else fill, operand.dtype), result)]
+    def read(operand: Any) -> Any:
+        places = compared.places(operand.shape, indices)
+        flat = (*(1,) * places.ndim, operand.size)  # Broadcast by hand, for `jax_numpy_rank_promotion="raise"`.
+        is_read = places[..., None] == jnp.arange(operand.size).reshape(flat)
+        result = sum_where(is_read, operand.reshape(flat), -1)
+        return jnp.where(places < 0, jnp.asarray(jnp.nan if fill is None else fill, operand.dtype), result)
+
+    for axis, moved in zip(compared.whole, compared.moved, strict=True):
+        read = jax.vmap(read, axis, moved)
+    return [read(operand)]
 
 
 def written_by_comparison(equation: Equation, operand: Any, indices: Any, updates: Any) -> list[Any]:
     """A scatter that overwrites or adds. Of several writes to one place the last one counts, as on a CPU."""
-    places = _places_of_updates(equation, operand, indices, updates).reshape(-1)
-    is_written = places[:, None] == jnp.arange(operand.size)[None]
-    if equation.name == "scatter":
-        order = jnp.arange(1, places.size + 1)[:, None]
-        last = jnp.max(jnp.where(is_written, order, 0), 0)
-        is_written = order == last[None]
-    written = sum_where(is_written, updates.reshape(-1, 1), 0)
-    flat = operand.reshape(-1)
-    flat = jnp.where(last > 0, written, flat) if equation.name == "scatter" else flat + written
-    return [flat.reshape(operand.shape)]
+    compared = Comparison.of(equation)
 
+    def write(operand: Any, updates: Any) -> Any:
+        places = compared.places(operand.shape, indices).reshape(-1)
+        is_written = places[:, None] == jnp.arange(operand.size)[None]
+        if equation.name == "scatter":
+            order = jnp.arange(1, places.size + 1)[:, None]
+            last = jnp.max(jnp.where(is_written, order, 0), 0)
+            is_written = order == last[None]
+        written = sum_where(is_written, updates.reshape(-1, 1), 0)
+        flat = operand.reshape(-1)
+        flat = jnp.where(last > 0, written, flat) if equation.name == "scatter" else flat + written
+        return flat.reshape(operand.shape)
 
-def _places_of_updates(equation: Equation, operand: Any, indices: Any, updates: Any) -> Any:
-    """The place in the flattened operand to which each update goes; -1: none. The gather is that of the derivative."""
-    numbers = equation.params["dimension_numbers"]
-    single = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
-    is_clipped = equation.params["mode"] == lax.GatherScatterMode.CLIP
-    mode = lax.GatherScatterMode.CLIP if is_clipped else lax.GatherScatterMode.FILL_OR_DROP
-    sizes = iter(updates.shape[axis] for axis in numbers.update_window_dims)
-    return lax.gather(
-        _numbered(operand.shape),
-        indices,
-        lax.GatherDimensionNumbers(
-            offset_dims=numbers.update_window_dims,
-            collapsed_slice_dims=numbers.inserted_window_dims,
-            start_index_map=numbers.scatter_dims_to_operand_dims,
-            operand_batching_dims=numbers.operand_batching_dims,
-            start_indices_batching_dims=numbers.scatter_indices_batching_dims,
-        ),
-        slice_sizes=tuple(1 if axis in single else next(sizes) for axis in range(operand.ndim)),
-        mode=mode,
-        fill_value=-1,
-    )
-
-
-def _numbered(shape: tuple[int, ...], start: int = 0) -> Any:
-    return np.arange(start, start + prod(shape), dtype=np.int32).reshape(shape)
+    for axis, moved in zip(compared.whole, compared.moved, strict=True):
+        write = jax.vmap(write, (axis, moved), axis)
+    return [write(operand, updates)]
 
 
 def sum_where(condition: Any, values: Any, axis: int, *, keepdims: bool = False) -> Any:

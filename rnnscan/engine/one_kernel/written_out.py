@@ -4,31 +4,28 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.extend import core
 
 from rnnscan._util.dtypes import at_least_float32
 from rnnscan.engine.one_kernel import factors
-from rnnscan.engine.one_kernel.derivative_rules import rules_of, with_written_rules
 from rnnscan.engine.one_kernel.indexing import (
-    computing_now,
-    places_of,
+    Comparison,
     read_by_comparison,
     sort,
-    taken,
     written_by_comparison,
 )
 from rnnscan.ir.bodies import with_bodies
 from rnnscan.ir.contraction import contraction_of
 from rnnscan.ir.dataflow import needed
 from rnnscan.ir.jaxprs import inner_bodies, is_jaxpr
-from rnnscan.ir.program import Atom, Constant, Equation, Program, Value, concrete, read
+from rnnscan.ir.program import Atom, Constant, Equation, Program, Value, read
 from rnnscan.ir.rewrite import replace_inputs, replace_outputs
-from rnnscan.ir.trace import Inliner, inlined, program_as_jaxpr, program_of
+from rnnscan.ir.trace import Inliner, program_as_jaxpr, program_of
 from rnnscan.ir.traits import Kind
 
 
@@ -37,11 +34,8 @@ Form = Callable[..., list[Any]]
 
 # A matrix with more rows than that makes too many equations.
 _MOST_ROWS = 8
-# The elements of known indices, and of what they read or write.
-_MOST_PLACES = 128
-# More take longer than a scatter, about 250 ns (jaxlib 0.10.2 and 0.12.0): with 196, of 14 elements with 14 places, a
-# training step takes 1.1 to 1.2 of plain's time, with 100 0.7 to 1.0 (jax 0.12).
-_MOST_COMPARISONS = 128
+# Of the elements that are read or written with the places of what they are read from.
+_MOST_COMPARISONS = 512
 # XLA fuses them with what reads them.
 FUSED = (Kind.ELEMENTWISE, Kind.SAME, Kind.VIEW, Kind.PART, Kind.JOIN)
 _SCATTERS = ("scatter", "scatter-add")
@@ -55,12 +49,27 @@ _FACTORS: Mapping[str, Form] = {
 
 
 def written_out(program: Program) -> Program:
-    """The program without products of matrices, factors of small ones, and scatters, also those of derivatives."""
+    """The program without products of matrices, factors of small ones, and scatters; one without calls stays as it is.
+
+    Written out, the products of an LSTM of 8 units with vectors take 1.3 of the time of XLA's own loops.
+    """
+    if not any(map(is_call, with_bodies(program.equations))):
+        return program
+    if program not in _written:
+        _written[program] = _written_out(program)
+    return _written[program]
+
+
+def _written_out(program: Program) -> Program:
     writer = _Writer()
-    for equation in _with_known_indices(program.equations):
+    for equation in program.equations:
         writer.write(equation)
     program = replace_outputs(program, writer.results)
     return replace(program, equations=tuple(needed(writer.equations, program.outputs)))
+
+
+# A program that is planned is written out too: no written one holds it.
+_written: WeakKeyDictionary[Program, Program] = WeakKeyDictionary()
 
 
 class _Writer:
@@ -77,8 +86,8 @@ class _Writer:
         self.results: dict[Atom, Atom] = {}
         self.traced: dict[Hashable, tuple[Equation, Any]] = {}
 
-    def write(self, equation: Equation, *, is_of_form: bool = False) -> None:
-        """Add an equation, or those that take its place. A form's own rules have no calls."""
+    def write(self, equation: Equation) -> None:
+        """Add an equation, or those that take its place."""
         equation = replace_inputs(equation, self.results)
         operands = [atom for atom in equation.inputs if isinstance(atom, Value)]
         branch, form = _branch_of_platform(equation), form_of(equation)
@@ -87,10 +96,6 @@ class _Writer:
             self._splice(equation, branch, equation.inputs[1:])
         elif traced is not None and _types(traced.out_avals) == _types(atom.aval for atom in equation.outputs):
             self._splice(equation, traced, operands)
-        elif not is_of_form and rules_with_calls(equation):
-            made, results = inlined(with_written_rules(equation, written_out), equation.inputs)
-            self.equations.extend(replace(each, origin=equation.origin) for each in made)
-            self.results.update(zip(equation.outputs, results, strict=True))
         else:
             if any(inner_bodies(equation.params)):
                 params = jax.tree.map(_body, equation.params, is_leaf=is_jaxpr)
@@ -101,8 +106,8 @@ class _Writer:
         """Add the equations of a jaxpr that computes an equation's results."""
         inliner = Inliner()
         results = inliner.inline(traced.jaxpr, [Constant(const) for const in traced.consts], operands)
-        for each in _with_known_indices(inliner.equations):
-            self.write(replace(each, origin=equation.origin), is_of_form=True)
+        for each in inliner.equations:
+            self.write(replace(each, origin=equation.origin))
         results = [self.results.get(result, result) for result in results]
         self.results.update(zip(equation.outputs, results, strict=True))
 
@@ -120,35 +125,23 @@ class _Writer:
         return self.traced[key][1]
 
 
-def _with_known_indices(equations: Sequence[Equation]) -> list[Equation]:
-    """Equations whose reads and writes have their indices as constants, where these are known.
-
-    One program computes all of them. Compiling one for each equation took 0.4 of the time to trace a filter.
-    """
-    known, indices = set[Atom](), dict[Atom, None]()
-    for equation in equations:
-        if all(atom in known or concrete(atom) is not None for atom in equation.inputs):
-            few = not equation.effects and all(prod(atom.shape) <= _MOST_PLACES for atom in equation.outputs)
-            known.update(equation.outputs if few else ())
-        if equation.name in ("gather", *_SCATTERS) and equation.inputs[1] in known:
-            indices[equation.inputs[1]] = None
-    if not indices:
-        return [*equations]
-    with computing_now():
-        numbers = jax.jit(core.jaxpr_as_fun(program_as_jaxpr(equations, [], [*indices])))()
-    constants = {atom: Constant(np.asarray(number)) for atom, number in zip(indices, numbers, strict=True)}
-    return [replace_inputs(equation, constants) for equation in equations]
-
-
 def _types(avals: Iterable[Any]) -> list[Any]:
     """Types of results, to compare: what is written may lose a weak type."""
     return [(aval.shape, aval.dtype, getattr(aval, "weak_type", False)) for aval in avals]
 
 
-def rules_with_calls(equation: Equation) -> list[Program]:
-    """What the derivative rules of an equation compute, if something in it is written out; else nothing."""
-    rules = rules_of(equation)
-    return rules if any(form_of(each) for rule in rules for each in with_bodies(rule.equations)) else []
+def is_call(equation: Equation) -> bool:
+    """Whether XLA calls a library for an equation that can be written out.
+
+    A product with a vector is a loop of XLA's own, as one that sums nothing, and a read by index is one too, other than
+    its derivative.
+    """
+    contraction = contraction_of(equation)
+    if contraction is None:
+        return form_of(equation) is not None
+    left, right = equation.inputs
+    sides = zip((left, right, left), (*contraction.free, contraction.contracted[0]), strict=True)
+    return 1 not in [prod(atom.shape[axis] for axis in axes) for atom, axes in sides]
 
 
 def form_of(equation: Equation) -> Form | None:
@@ -156,7 +149,7 @@ def form_of(equation: Equation) -> Form | None:
     if contraction_of(equation) is not None:
         return product if equation.params.get("out_sharding") is None else None
     if equation.name in ("gather", *_SCATTERS):
-        return _by_slices(equation) or _by_comparison(equation)
+        return _by_comparison(equation)
     if equation.name == "sort":
         return sort if _is_short_sort(equation) else None
     return _FACTORS[equation.name] if equation.name in _FACTORS and _is_small_matrix(equation) else None
@@ -178,34 +171,15 @@ def _is_short_sort(equation: Equation) -> bool:
     return keys == 1 and is_real and not is_complex and shape[equation.params["dimension"]] <= _MOST_ROWS
 
 
-def _by_slices(equation: Equation) -> Form | None:
-    """How a read or an overwriting write by known indices is written out, if it is small."""
-    if equation.name not in ("gather", "scatter"):
-        return None
-    indices = concrete(equation.inputs[1])
-    elements = sum(prod(atom.shape) for atom in (*equation.inputs, *equation.outputs))
-    dtypes = {equation.inputs[0].dtype, equation.inputs[-1].dtype, equation.outputs[0].dtype}
-    if indices is None or elements > _MOST_PLACES or (equation.name == "scatter" and len(dtypes) > 1):
-        return None
-    fill = equation.params.get("fill_value")
-    if fill is None:
-        fill = jnp.nan if jnp.issubdtype(equation.outputs[0].dtype, jnp.inexact) else None
-    places = places_of(equation, indices)
-    if fill is None and (places < 0).any():
-        return None  # JAX's fill values for integers are its own.
-    return lambda _, first, indices, *others: [taken([first, *others], places, fill or 0)]
-
-
 def _by_comparison(equation: Equation) -> Form | None:
     """How a read or a write by computed indices is written out, if it is small.
 
     By one index, XLA reads and writes a slice within the kernel.
     """
     operand, indices, *updates = equation.inputs
-    is_one_index = prod(indices.shape[:-1]) <= 1
     (moved,) = updates or equation.outputs  # What is written or read.
-    comparisons = prod(moved.shape) * prod(operand.shape)
-    if is_one_index or comparisons > _MOST_COMPARISONS or moved.dtype != operand.dtype:
+    is_one_index = prod(indices.shape[:-1]) <= 1
+    if is_one_index or moved.dtype != operand.dtype or Comparison.of(equation).comparisons > _MOST_COMPARISONS:
         return None
     if equation.name != "gather":
         return written_by_comparison

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial, reduce
 
 from rnnscan.engine.costs.heuristics import Heuristics
+from rnnscan.engine.one_kernel.written_out import written_out
 from rnnscan.engine.passes.concatenate_pads import concatenate_pads
 from rnnscan.engine.passes.contract_sums import contract_sums
 from rnnscan.engine.passes.half_powers import half_powers
@@ -35,15 +36,16 @@ def forward(heuristics: Heuristics) -> tuple[Pass, ...]:
         half_powers,
         sigmoids,
         remove_repeated_products,  # XLA could not, once join_products has made both a part of one product.
+        *([written_out] if heuristics.runs_in_a_kernel else []),
         join_products,
-        *([repeat_vectors] if heuristics.runs_whole else []),
+        *([repeat_vectors] if heuristics.runs_whole and heuristics.whole else []),
     )
 
 
 def backward(heuristics: Heuristics) -> tuple[Pass, ...]:
     """The passes on the vjp of a step."""
     if heuristics.runs_whole:  # JAX has written it for one loop.
-        return (repeat_vectors, sum_rows)
+        return (written_out,) if heuristics.runs_in_a_kernel else (repeat_vectors, sum_rows)
     return (
         half_powers,
         sigmoids,
@@ -64,7 +66,7 @@ def backward(heuristics: Heuristics) -> tuple[Pass, ...]:
 def every(heuristics: Heuristics) -> dict[str, Pass]:
     """All passes by name, in the order in which the engine first runs them."""
     optional = replace(heuristics, transpose_weights=True, contracts_sums=True)
-    passes = (*MATRIX_STATES, *forward(heuristics), *backward(optional))
+    passes = (*MATRIX_STATES, *forward(heuristics), *backward(optional), written_out)
     return {getattr(run, "func", run).__name__: run for run in passes}
 
 

@@ -13,6 +13,7 @@ from rnnscan.engine.analysis.moving import register_moving
 from rnnscan.engine.analysis.saving_calls import SCAN, register_saving
 from rnnscan.engine.cache.by_jaxpr import cached_by_jaxpr
 from rnnscan.engine.costs.heuristics import Heuristics, for_platform
+from rnnscan.engine.one_kernel.small_step import small_loop
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.primitive.scan import InnerScan, Saving, Scan, scan_p, y_size
 from rnnscan.ir.invalid_values import are_searched
@@ -43,7 +44,8 @@ def scan_plan(step: core.ClosedJaxpr, scan: Scan, platform: str | None = None) -
 @cached_by_jaxpr
 def _plan_by(step: core.ClosedJaxpr, scan: Scan, choices: Heuristics) -> ScanPlan:
     """The plan of a scan, by some heuristics."""
-    return ScanPlan(flat_step(step, scan), scan, choices)
+    flat = flat_step(step, scan)
+    return ScanPlan(flat, scan, choices, small_loop(flat.program, scan.options.residuals, choices))
 
 
 def flat_step(step: core.ClosedJaxpr, scan: Scan) -> FlatStep:

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
-from rnnscan._checks import has_remat3
 from rnnscan._util.messages import is_count
 from rnnscan._util.step_wrappers import type_of_step
 from rnnscan.engine.analysis.axis_order import AxisOrder, long_axes_last
@@ -16,17 +15,17 @@ from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.recurrence import Recurrence, check_loops
 from rnnscan.engine.call.prepare import Call
 from rnnscan.engine.call.route import Route, route
-from rnnscan.engine.costs.heuristics import Heuristics, Whole, chosen, heuristics
+from rnnscan.engine.costs.heuristics import Heuristics, Whole, chosen, for_platform, heuristics
 from rnnscan.engine.costs.platform import default_platform
 from rnnscan.engine.loops.sharded_rows import sharded_rows
-from rnnscan.engine.one_kernel.small_step import SmallStep, has_small_residuals, small_step
+from rnnscan.engine.one_kernel.fits import OneKernel
+from rnnscan.engine.one_kernel.small_step import residuals_of, small_loop
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.primitive.scan import Scan, ScanOptions, Windows
 from rnnscan.engine.units.mesh import unit_axis
 from rnnscan.engine.units.shard_units import UnitCell
 from rnnscan.ir.contraction import contraction_of
 from rnnscan.ir.dataflow import needed
-from rnnscan.ir.invalid_values import are_searched
 from rnnscan.ir.program import Equation, Value, nominal_size, total_bytes
 from rnnscan.ir.trace import has_checkpoint
 from rnnscan.memory import Memory, kept_names
@@ -70,16 +69,17 @@ class ExecutionPlan:
         """Plan a call."""
         arguments = (call.params, call.carry, call.xs)
         plan = ExecutionPlan(call, route(call), heuristics(arguments), recomputes, chosen(arguments) is None)
-        if plan.choices.whole and plan.whole:
-            return replace(plan, route=Route("fission", "on a TPU this step runs whole in one loop"))
-        small = plan._small_step
-        if small is not None:
-            reason = "the loop is small, and written as one kernel"
-            return replace(plan, route=Route("lax", reason, checkpoints=not small.is_plain, one_kernel=small))
         if call.parallel is not None:
             places = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(call.carry)]
             check_loops(plan.step, [places[index] for index in plan.step.changing], call.parallel)
         return plan
+
+    @property
+    def reason(self) -> str:
+        """Why the engine is not the fission engine, or how that runs the step; empty if it splits the step."""
+        if self.choices.whole and self.whole:
+            return "on a TPU this step runs whole in one loop"
+        return "the loop is small, and one kernel" if self.kernel is not None else self.route.reason
 
     @cached_property
     def whole(self) -> Whole | None:
@@ -93,18 +93,28 @@ class ExecutionPlan:
         return "nothing" if self.memory is None or self.memory.segment is None else "inputs"
 
     @property
-    def _small_step(self) -> SmallStep | None:
-        """The step of a loop that is one kernel; None if it is none, or if the memory choice needs names of values."""
-        call = self.call
+    def kernel(self) -> OneKernel | None:
+        """The loop as one kernel; None: on this platform it is none."""
+        return self._small.kernel if self._small is not None and self.choices.one_kernel else None
+
+    @cached_property
+    def _small(self) -> "_SmallLoop | None":
+        """The loop as one kernel of a CPU; None if it is none."""
+        call, memory, choices = self.call, self.call.memory, self.choices
         free = self.route.engine == "fission" and call.engine == "auto" and call.parallel is None
-        if not free or self.recomputes or not self.choices.one_kernel or call.memory is None or self._is_on_mesh:
+        if not free or self.recomputes or memory is None or self._is_on_mesh:
             return None
-        if are_searched() or has_checkpoint(call.info.traced.jaxpr) or self.states.state_chunk is not None:
-            # JAX says of a plain scan only that a value within it is not finite. A checkpoint is the user's choice.
+        if memory.recompute not in ((), "all") or memory.offload or memory.chunk is not None:
             return None
-        if call.memory.segment is not None and has_remat3():
-            return None  # The steps of a small loop are in `jax.checkpoint`, which only JAX's own loops lower there.
-        return small_step(call.flat, call.length, call.memory, self.choices, named=bool(call.names.known))
+        if has_checkpoint(call.info.traced.jaxpr) or self.states.state_chunk is not None:
+            return None  # A checkpoint is the user's choice.
+        if self.follows_platform:
+            choices = for_platform("cpu")
+        kernel = small_loop(call.flat.program, 0, choices)
+        if kernel is None or (memory.recompute == "all" and not kernel.calls):
+            return None
+        residuals = residuals_of(call.flat.program, call.length, memory)
+        return _SmallLoop(kernel, residuals) if kernel.gains(residuals, choices) else None
 
     @property
     def _is_on_mesh(self) -> bool:
@@ -129,10 +139,12 @@ class ExecutionPlan:
     @cached_property
     def _keeps_all(self) -> bool:
         """Whether a plain loop has so small residuals that it keeps them all, as a small loop does."""
-        call, is_fallback = self.call, self.route.engine == "lax" and self.route.one_kernel is None
-        if not is_fallback or call.engine != "auto" or call.memory is None or not is_count(call.length, least=0):
+        call = self.call
+        free = self.route.engine == "lax" and call.engine == "auto" and is_count(call.length, least=0)
+        if not free or call.memory is None:
             return False
-        return has_small_residuals(call.flat.program, call.length, call.memory, self.choices)
+        residuals = residuals_of(call.flat.program, call.length, call.memory)
+        return call.memory.recompute == () and residuals <= self.choices.small_residuals
 
     @property
     def kept_names(self) -> frozenset[str]:
@@ -171,15 +183,17 @@ class ExecutionPlan:
 
     def scan_to_run(self, length: int) -> ScanPlan:
         """`scan`, before values are chosen that only a derivative needs. See `ScanPlan.for_derivatives`."""
-        step, chooses = self.ordered.step.keeping_parts(), self._leaves_the_choice
+        step, chooses, small = self.ordered.step.keeping_parts(), self._leaves_the_choice, self._small
         windows = None if self.states.state_chunk is None else self.states.scan.options.windows
-        return self.scan_of(step, length, chooses_kept_values=chooses, whole=self.whole, windows=windows)
+        others = {"residuals": small.residuals if small else None, "whole": self.whole, "windows": windows}
+        return replace(self.scan_of(step, length, chooses_kept_values=chooses, **others), kernel=self.kernel)
 
     @cached_property
     def ordered(self) -> AxisOrder:
         """The step with the leaves of its carry in the order of axes in which the fission engine carries them."""
         as_written = AxisOrder(self.step)
         free = self.route.engine == "fission" and self.call.parallel is None and self.states.state_chunk is None
+        free = free and self._small is None
         if not free or not self.choices.long_axes_last:
             return as_written
         order = long_axes_last(self.step, self.choices.machine)
@@ -187,10 +201,13 @@ class ExecutionPlan:
 
     @property
     def _leaves_the_choice(self) -> bool:
-        """Whether the engine chooses the kept values of a step: the cell has no names, and all may be kept."""
-        memory, call = self.memory, self.call
-        free = memory is not None and memory.recompute == () and not call.names.known and not self.step.kept_labels
-        return free and self.route.engine == "fission" and call.parallel is None
+        """Whether the engine chooses the kept values of a step: the cell has no names, or all values may be kept."""
+        memory, call, small = self.memory, self.call, self._small
+        chooses = not (call.names.known or self.step.kept_labels)
+        if small is not None:  # Computing a step again takes a kernel no longer than keeping much of it.
+            chooses = small.residuals <= self.choices.small_residuals
+        free = memory is not None and memory.recompute == () and call.parallel is None
+        return chooses and free and self.route.engine == "fission"
 
     def scan_of(self, step: FlatStep, length: int, **others: Any) -> ScanPlan:
         """The same for a step that is a part of the call's. `others` are options of `ScanOptions`."""
@@ -227,6 +244,18 @@ class ExecutionPlan:
             for loop in scan.forward().loops
             if loop.recurrence is not None and loop.recurrence.newton_solves
         ]
+
+
+class _SmallLoop(NamedTuple):
+    """A loop that is one kernel of a CPU.
+
+    Attributes:
+        kernel: the loop as one kernel.
+        residuals: the bytes of all that its derivative reads.
+    """
+
+    kernel: OneKernel
+    residuals: int
 
 
 def _runs_whole(step: FlatStep) -> bool:

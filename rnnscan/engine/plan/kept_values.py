@@ -26,15 +26,12 @@ def kept_values(plan: ExecutionPlan) -> tuple[Residual, ...] | None:
     """The values that a plan keeps. Call it inside the trace of the plan's arguments.
 
     Returns:
-        The values; None if one step does not determine them: with plain autodiff, if a small loop keeps all that it
-        does, if padding holds outputs after the scan, or if a kept name is inside a vmap or a branch.
+        The values; None if one step does not determine them: with plain autodiff, if padding holds outputs after the
+        scan, or if a kept name is inside a vmap or a branch.
     """
-    call, memory = plan.call, plan.memory
-    small = plan.route.one_kernel
-    keeps_residuals = small is not None and small.keeps_all
-    if memory is None or keeps_residuals or (call.valid is not None and call.padding == "hold"):
+    call, memory, fission = plan.call, plan.memory, plan.route.engine == "fission"
+    if memory is None or (call.valid is not None and call.padding == "hold"):
         return None
-    fission = plan.route.engine == "fission"
     step, constants = plan.step, plan.constants
     segmented = step
     if not fission:

@@ -21,6 +21,7 @@ from rnnscan.engine.analysis.split import Split, split
 from rnnscan.engine.costs.chunk import StepBytes, near_divisor
 from rnnscan.engine.costs.costs import unbatchable, work_of_products
 from rnnscan.engine.costs.heuristics import Heuristics, of_scan
+from rnnscan.engine.one_kernel.fits import OneKernel
 from rnnscan.engine.plan.matrix_search import MatrixSearch, find_matrix_states
 from rnnscan.engine.plan.residuals import CarryLeaf, KeptValue, ResidualPlan, Storage
 from rnnscan.engine.plan.schedule import Schedule
@@ -52,6 +53,7 @@ class ScanPlan:
         step: the step.
         scan: its other parameters. A loop whose number of steps is not known keeps all carry leaves before every step.
         choices: the heuristics. The backward pass is traced later, and has those of the forward pass.
+        kernel: the loop as one kernel; None: it runs as large loops do.
         cheap: carry leaf -> whether it is cheap to recompute, of those that were estimated. The choice of kept values
             does not matter to it, so plans of one step that keep other values share it.
     """
@@ -59,24 +61,28 @@ class ScanPlan:
     step: FlatStep
     scan: Scan
     choices: Heuristics
+    kernel: OneKernel | None = None
     cheap: dict[int, bool] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def heuristics(self) -> Heuristics:
         """The heuristics of this scan."""
-        return of_scan(self.choices, self.scan.options.parallel, self.scan.options.whole)
+        options = self.scan.options
+        return of_scan(self.choices, options.parallel, options.whole, is_small=self.kernel is not None)
 
     def keeping_expensive_values(self) -> "ScanPlan":
         """The plan with the values among the kept ones that take long to compute again.
 
-        They take at most as many bytes as the values that are kept in any case, and at most
-        `Heuristics.expensive_bytes` in all.
+        They take at most `Heuristics.expensive_bytes` in all, and but in a loop that is one kernel, at most as many
+        bytes as the values that are kept in any case.
         """
-        most_bytes = min(self.choices.expensive_bytes // max(1, self.scan.length), self._kept_bytes)
+        most_bytes = self.heuristics.expensive_bytes // max(1, self.scan.length)
+        if not self.heuristics.runs_whole:
+            most_bytes = min(most_bytes, self._kept_bytes)
         step, candidates = self.step, self._recomputable_candidates
         leaves, new_leaves = [step.carry[i] for i in candidates], [step.new_carry[i] for i in candidates]
         looped = Components(step.program.equations, leaves, new_leaves).loops()
-        cheap, machine = self._cheap_carries, self.choices.machine
+        cheap, machine = self._cheap_carries, self.heuristics.machine
         values = values_to_keep(step.program, step.kept, self.repeats, candidates, cheap, looped, machine, most_bytes)
         return replace(self, step=step.keeping_too(*values))
 
@@ -92,7 +98,8 @@ class ScanPlan:
     @cached_property
     def repeats(self) -> dict[int, int]:
         """Carry leaf -> y leaf that is the same value, of which one is kept."""
-        return {} if self.scan.is_counted or self.heuristics.runs_whole else self.step.repeats
+        on_tpu = self.heuristics.runs_whole and self.heuristics.whole
+        return {} if self.scan.is_counted or on_tpu else self.step.repeats
 
     @cached_property
     def residuals(self) -> ResidualPlan:
@@ -103,7 +110,7 @@ class ScanPlan:
         stored, because recomputing it would recompute the attention. A scalar is stored, because it saves next to
         nothing. Chunks of one step have nothing in between.
         """
-        recomputed = [] if self.chunk == 1 or self.heuristics.runs_whole else self._recomputable_carries
+        recomputed = [] if self.chunk == 1 else self._recomputable_carries
         between = Storage.FIRST_STEP if self.unread_carries.issuperset(recomputed) else Storage.CHUNKS
         if self.scan.is_counted:  # But for the count of the steps, which no derivative reads.
             recomputed, between = [0], Storage.FIRST_STEP
@@ -138,7 +145,7 @@ class ScanPlan:
     @property
     def _recomputable_candidates(self) -> list[int]:
         """The carry leaves that may be recomputed: arrays that y does not repeat."""
-        if self.scan.is_counted:
+        if self.scan.is_counted or self.heuristics.runs_whole:
             return []
         arrays = [index for index, leaf in enumerate(self.step.carry) if nominal_size(leaf.shape) > 1]
         return [index for index in arrays if index not in self.repeats]
@@ -175,7 +182,7 @@ class ScanPlan:
         length, options = self.scan.length, self.scan.options
         if options.chunk is not None:
             return max(1, min(length, options.chunk))
-        if self.heuristics.runs_whole:  # A step on its own moves what it has to the host.
+        if self.heuristics.runs_whole and self.kernel is None:  # A step on its own moves what it has to the host.
             return 1 if options.offload else max(1, length)
         if options.parallel is not None:
             return near_divisor(length, max(1, min(length, options.parallel.chunk or STEPS_AT_ONCE)))

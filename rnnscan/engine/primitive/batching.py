@@ -133,7 +133,9 @@ def _batch(
         if stay[source]
     ]
     copied = tuple(pair for pair, stays in zip(scan.copied, stay[size:], strict=True) if stays)
-    scan = replace(scan, copied=copied, condition=condition)
+    # What is saved was planned for the rows before.
+    options = scan.options if saving else scan.options.on_rows(axis.size)
+    scan = replace(scan, copied=copied, condition=condition, options=options)
     if tangents is not None:
         flags = (moves for moves, stays in zip(tangents.operands, stay, strict=True) if stays)
         tangents = replace(tangents, operands=tuple(flags))

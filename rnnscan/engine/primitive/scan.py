@@ -22,6 +22,7 @@ from rnnscan.engine.analysis.leaves import places, split_list
 from rnnscan.engine.costs.heuristics import Heuristics, Whole
 from rnnscan.engine.loops.lowering import run_by_program
 from rnnscan.engine.loops.unused_results import without_dead_code
+from rnnscan.ir.program import nominal_size
 from rnnscan.newton import Newton
 
 
@@ -53,6 +54,7 @@ class ScanOptions:
         kept: the labels of the values that the step keeps, in their order.
         units: the name of the axis of a mesh over which units are sharded.
         whole: what is batched where the platform runs the step whole; None: the step is split on every platform.
+        residuals: the bytes of all that the derivative of a small loop reads. It may be one kernel. None: it may not.
         windows: how matrix states run in chunkwise form; None: all states run step by step.
     """
 
@@ -66,7 +68,12 @@ class ScanOptions:
     kept: tuple[str, ...] = ()
     units: str = "model"
     whole: Whole | None = None
+    residuals: int | None = None
     windows: Windows | None = None
+
+    def on_rows(self, rows: Any) -> "ScanOptions":
+        """The options of a scan under `jax.vmap`."""
+        return self if self.residuals is None else replace(self, residuals=nominal_size([rows]) * self.residuals)
 
 
 @dataclass(frozen=True)

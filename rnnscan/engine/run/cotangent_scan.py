@@ -25,6 +25,7 @@ from rnnscan.engine.analysis.leaves import leaves_at, places, split_list
 from rnnscan.engine.cache.by_jaxpr import cached_by_jaxpr
 from rnnscan.engine.costs.heuristics import for_platform, of_scan
 from rnnscan.engine.loops.rules import batch_by, jvp_rule, transpose_rule
+from rnnscan.engine.one_kernel.small_step import small_loop
 from rnnscan.engine.plan.bound import scan_plan
 from rnnscan.engine.primitive.batching import moved, on_rows
 from rnnscan.engine.primitive.dead_code import live_part
@@ -147,7 +148,9 @@ def _which_run(count: Any, length: int) -> list[Any]:
 def _run(*operands: Any, platform: str | None = None, **params: Any) -> list[Any]:
     vjp = CotangentScan(**params)
     options = vjp.scan.options
-    heuristics = of_scan(options.choices or for_platform(platform or options.platform), options.parallel, options.whole)
+    choices = options.choices or for_platform(platform or options.platform)
+    is_small = small_loop(vjp.program, options.residuals, choices) is not None
+    heuristics = of_scan(choices, options.parallel, options.whole, is_small=is_small)
     with sharding_units(options.units):
         results = run_backward(vjp, heuristics, *vjp.arrays(operands))
     return [leaf for leaves in results for leaf in leaves]

@@ -51,10 +51,9 @@ def estimate_parts(plan: ExecutionPlan, backward: Schedule | None) -> tuple[Part
     machine, window = plan.choices.machine, plan.states.window(plan.call.length)
     if plan.call.parallel is not None or (window is not None and not plan.states.loops_forward):
         return ()
-    small = plan.route.one_kernel
-    if small is not None:
-        return (PartCost("forward", "in one kernel", 1e-9 * small.kernel.nanoseconds, 0, 0),)
     scan = plan.scan(plan.call.length)
+    if scan.kernel is not None:
+        return (PartCost("forward", "in one kernel", 1e-9 * scan.kernel.nanoseconds, 0, 0),)
     if plan.route.engine != "fission":
         program = scan.step.program
         return (_part("forward", "in one loop", machine.estimate(program.equations)),)

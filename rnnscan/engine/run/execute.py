@@ -50,12 +50,9 @@ def _run(cell: Any, *, params: Any, carry: Any, xs: Any, kept: bool = False, **o
 
 
 def _execute(plan: ExecutionPlan) -> tuple[Any, Any]:
-    call, small = plan.call, plan.route.one_kernel
-    if small is not None and not small.is_plain:
-        carry, ys = lax.run_small(small, plan)
-    else:
-        run = fission.run if plan.route.engine == "fission" else lax.run
-        carry, ys = run(plan)
+    call = plan.call
+    run = fission.run if plan.route.engine == "fission" else lax.run
+    carry, ys = run(plan)
     if call.valid is not None and call.padding == "hold":
         ys = hold_last_valid(ys, call.valid, reverse=call.reverse)
     return carry, ys

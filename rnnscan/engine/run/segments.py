@@ -59,7 +59,7 @@ def run_sub_scans(run: RunSubScan, plan: ExecutionPlan, carry: Any, xs: Any) -> 
 
 def around(scan: Scan) -> Scan:
     """The parameters of a scan around segments, from those of the scans of these. What a segment makes ends with it."""
-    options = replace(scan.options, offload=(), kept=(), windows=None)
+    options = replace(scan.options, offload=(), kept=(), windows=None, residuals=None)
     return replace(scan, options=options, copied=())
 
 

@@ -128,7 +128,7 @@ class Vjp:
         before, after = self.operands(self.step.jaxpr.invars).ct_carry, self.results(self.step.jaxpr.outvars).carry
         return places([new is not old for old, new in zip(before, after, strict=True)])
 
-    @property
+    @cached_property
     def program(self) -> Program:
         """The vjp as a program.
 

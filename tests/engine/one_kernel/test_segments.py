@@ -1,19 +1,13 @@
-"""Segments of a small loop are steps of a scan, as those of a large one: no checkpoint is around a loop.
-
-With `JAX_REMAT3=1` jax 0.10.2 cannot differentiate one. In the step of the loop a checkpoint says what is kept. With
-that flag only JAX's own loops lower it, so that such a loop runs as a large one.
-"""
+"""Segments of a small loop are steps of a scan, as those of a large one, without `jax.checkpoint`."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import remat3
 import rnnscan as rs
 from benchmarks.small_steps import kalman
-from jaxprs import equations_of, is_loop
-from rnnscan.ir.trace import has_checkpoint
+from jaxprs import equations_of
 
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -30,14 +24,10 @@ def test_segments_of_a_small_loop_are_steps_of_a_scan(segment):
     equations = [*equations_of(jax.make_jaxpr(jax.grad(loss))(use.params).jaxpr)]
     jax.jvp(jax.grad(loss), (use.params,), (use.params,))
     explanation = rs.explain(use.cell, use.params, use.carry, use.xs, memory=rs.Memory(segment=segment))
-    if remat3.IS_ON:
-        assert explanation.engine == "fission"
-        return
-    assert explanation.engine == "lax"
-    assert {"rnnscan_scan", "scan"} <= {equation.primitive.name for equation in equations}
-    checkpointed = [one.params["jaxpr"] for one in equations if one.primitive.name in ("remat2", "checkpoint")]
-    assert not any(is_loop(inner) for jaxpr in checkpointed for inner in equations_of(jaxpr))
-    assert any(has_checkpoint(one.params["jaxpr"]) for one in equations if one.primitive.name == "scan")
+    assert explanation.kernel.startswith("one kernel")
+    scans = [one.params["step"].jaxpr for one in equations if one.primitive.name == "rnnscan_scan"]
+    assert any(inner.primitive.name == "rnnscan_scan" for step in scans for inner in equations_of(step))
+    assert {"remat2", "checkpoint"}.isdisjoint(one.primitive.name for one in equations)
 
 
 def value(run, params):
