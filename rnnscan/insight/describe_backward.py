@@ -5,18 +5,21 @@ Two values are the same if the same operations make them of the same inputs: the
 what makes them.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from rnnscan.engine.analysis.derivative_reads import read_by_derivatives
+from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.analysis.split import Split
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.plan.schedule import Schedule
-from rnnscan.engine.run.backward import schedule_of_derivative
+from rnnscan.engine.run.backward import schedule_of
+from rnnscan.engine.run.step_vjp import Cotangents, Vjp, step_vjp
 from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import Atom, Equation, Value, concrete, outputs_of
 
@@ -33,7 +36,31 @@ def backward_schedule(plan: ExecutionPlan) -> Schedule | None:
         return None
     scan, leaves = plan.scan(plan.call.length), jax.tree.leaves(plan.call.carry)
     carry = plan.ordered.of([leaves[index] for index in scan.step.changing])
-    return schedule_of_derivative(scan, plan.constants, carry, jax.tree.leaves(plan.call.xs))
+    return _schedule_of_derivative(scan, plan.constants, carry, jax.tree.leaves(plan.call.xs))
+
+
+def _schedule_of_derivative(
+    plan: ScanPlan, constants: Sequence[Any], carry: Sequence[Any], xs: Sequence[Any]
+) -> Schedule | None:
+    """How a step's backward pass runs; None if nothing is differentiated, or JAX has no derivative of it.
+
+    Args:
+        plan: how the scan runs.
+        constants: what the step closes over. Here and below, all floating-point leaves are differentiated.
+        carry: the initial carry.
+        xs: the inputs.
+    """
+    step = plan.step
+    wanted = [jnp.issubdtype(jax.typeof(leaf).dtype, jnp.inexact) for leaf in (*constants, *carry, *xs)]
+    final, ys = split_list(step.moving(wanted), [len(step.carry)])
+    if not any([*final, *ys]):
+        return None
+    cotangents = Cotangents.of(step, wanted, final, ys)
+    try:
+        vjp = Vjp(step_vjp(plan, cotangents), plan.scan, cotangents, plan.residuals)
+        return schedule_of(vjp, vjp.heuristics(plan.choices), [*constants, *carry])
+    except (NotImplementedError, TypeError, ValueError):  # JAX's errors where a primitive has no transpose.
+        return None
 
 
 def backward_place(scan: ScanPlan, schedule: Schedule | None) -> Callable[[Equation], str]:

@@ -12,7 +12,6 @@ from rnnscan._util.messages import in_words, listing
 from rnnscan._util.reports import Report, Table, titled
 from rnnscan._util.step_wrappers import type_of_step
 from rnnscan.engine.plan.execution_plan import ExecutionPlan, NewtonLoop
-from rnnscan.engine.run.estimate import PartCost, estimate_parts, relative_time_of_iteration
 from rnnscan.engine.run.plain_scan import steps_of
 from rnnscan.graph.draw.colors import KINDS
 from rnnscan.graph.draw.diagram import Diagram
@@ -27,6 +26,7 @@ from rnnscan.nets.base import Net
 from rnnscan.nets.calls import run, scan_names, takes_nets
 from rnnscan.planning.arguments import Arguments
 from rnnscan.planning.choose import fit
+from rnnscan.planning.estimate import PartCost, estimate_parts, relative_time_of_iteration
 from rnnscan.protocols import Cell
 from rnnscan.random_choices import makes_random_choices
 

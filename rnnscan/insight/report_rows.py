@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from rnnscan._util.messages import is_float
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
-from rnnscan.engine.plan.kept_values import kept_values
 from rnnscan.engine.plan.residuals import Residual
+from rnnscan.insight.kept_values import kept_values
 from rnnscan.ir.program import Value
 from rnnscan.ir.trace import trace
 from rnnscan.nets.base import Net

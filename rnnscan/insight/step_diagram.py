@@ -8,13 +8,13 @@ from typing import Any
 import jax
 
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
-from rnnscan.engine.plan.kept_values import kept_values
 from rnnscan.graph.draw.build import Content, diagram_of
 from rnnscan.graph.draw.colors import KEPT, KEPT_AT_SOME, OFFLOADED, RECOMPUTED
 from rnnscan.graph.draw.diagram import Box, Diagram
 from rnnscan.graph.nodes.facts import kinds_of_work
 from rnnscan.graph.nodes.names import Name, complete
 from rnnscan.insight.describe import StepDescription
+from rnnscan.insight.kept_values import kept_values
 from rnnscan.ir.program import Atom, Value
 
 

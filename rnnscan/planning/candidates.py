@@ -9,9 +9,9 @@ from typing import Any
 from rnnscan._util.divisors import near_divisor
 from rnnscan.checkpointing import NestedScan, nested
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
-from rnnscan.engine.run.estimate import solving_time
 from rnnscan.memory import Memory
 from rnnscan.planning.cost import forward_time, offloading_time, training_time
+from rnnscan.planning.estimate import solving_time
 
 
 # With more names than this, they are dropped one by one, in order.

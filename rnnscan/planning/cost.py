@@ -8,9 +8,9 @@ import jax
 
 from rnnscan._util.step_wrappers import type_of_step
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
-from rnnscan.engine.run.estimate import estimate_function
 from rnnscan.ir.jaxprs import all_equations
 from rnnscan.ir.opened import opened
+from rnnscan.planning.estimate import estimate_function
 
 
 # A link to the host moves 50 GB/s, by data sheets.

@@ -8,22 +8,20 @@ again.
 from collections.abc import Collection, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from rnnscan._util.step_wrappers import type_of_step
-from rnnscan.engine.analysis.leaves import replace_at, split_list
+from rnnscan.engine.analysis.leaves import replace_at
 from rnnscan.engine.costs.heuristics import Heuristics
 from rnnscan.engine.loops.batched_values import of_stack
 from rnnscan.engine.loops.sharded_rows import sharded_rows
 from rnnscan.engine.loops.stopping import CountedChunks
 from rnnscan.engine.loops.time_loop import TimeLoop
-from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.plan.schedule import Schedule
 from rnnscan.engine.run.in_chunks import Recompute, run_in_chunks
 from rnnscan.engine.run.runner import Runner, invariant_values
 from rnnscan.engine.run.saved import Saved
-from rnnscan.engine.run.step_vjp import Cotangents, Vjp, step_vjp
+from rnnscan.engine.run.step_vjp import Vjp
 from rnnscan.engine.units.mesh import unit_mesh
 from rnnscan.ir.program import Value
 
@@ -41,7 +39,7 @@ def run_backward(
         ct_ys: the cotangents of `cotangents.ys`.
     """
     scan, unroll, cotangents, changing = vjp.scan, vjp.scan.options.unroll, vjp.cotangents, vjp.changing
-    schedule = _schedule(vjp, heuristics, [*saved.constants, *saved.initial])
+    schedule = schedule_of(vjp, heuristics, [*saved.constants, *saved.initial])
     fixed = [leaf for index, leaf in enumerate(ct_carry) if index not in changing]
     invariant = invariant_values(schedule.splits, [*saved.constants, *fixed])
     rows = sharded_rows([*saved.initial, *map(type_of_step, saved.xs)], other_arrays=saved.constants)
@@ -68,7 +66,7 @@ def run_backward(
     return of_constants, [ct_carry[cotangents.moving.index(index)] for index in cotangents.carry], ct_xs
 
 
-def _schedule(vjp: Vjp, heuristics: Heuristics, leaves: Sequence[Any]) -> Schedule:
+def schedule_of(vjp: Vjp, heuristics: Heuristics, leaves: Sequence[Any]) -> Schedule:
     """How a chunk runs. `leaves`: the constants and the initial carry."""
     # Where devices share units, a loop would gather values at each step that are gathered once for a chunk.
     one_loop, recomputed = unit_mesh(leaves) is None, len(vjp.residuals.recomputed)
@@ -85,27 +83,3 @@ def _chunk(vjp: Vjp, schedule: Schedule, fixed: Collection[Value]) -> int:
     is_free = scan.options.chunk is None and not split.loops
     alone = is_free and split.heuristics.runs_steps_alone(split.outside_loops, fixed)
     return 1 if alone else residuals.chunk
-
-
-def schedule_of_derivative(
-    plan: ScanPlan, constants: Sequence[Any], carry: Sequence[Any], xs: Sequence[Any]
-) -> Schedule | None:
-    """How a step's backward pass runs, for reports; None if nothing is differentiated, or JAX has no derivative of it.
-
-    Args:
-        plan: how the scan runs.
-        constants: what the step closes over. Here and below, all floating-point leaves are differentiated.
-        carry: the initial carry.
-        xs: the inputs.
-    """
-    step = plan.step
-    wanted = [jnp.issubdtype(jax.typeof(leaf).dtype, jnp.inexact) for leaf in (*constants, *carry, *xs)]
-    final, ys = split_list(step.moving(wanted), [len(step.carry)])
-    if not any([*final, *ys]):
-        return None
-    cotangents = Cotangents.of(step, wanted, final, ys)
-    try:
-        vjp = Vjp(step_vjp(plan, cotangents), plan.scan, cotangents, plan.residuals)
-        return _schedule(vjp, plan.heuristics, [*constants, *carry])
-    except (NotImplementedError, TypeError, ValueError):  # JAX's errors where a primitive has no transpose.
-        return None

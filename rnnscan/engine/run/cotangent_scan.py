@@ -23,9 +23,8 @@ from rnnscan._util.step_wrappers import type_of_step
 from rnnscan._util.zeros import zeros_of_type, zeros_of_value
 from rnnscan.engine.analysis.leaves import leaves_at, places, split_list
 from rnnscan.engine.cache.by_jaxpr import cached_by_jaxpr
-from rnnscan.engine.costs.heuristics import for_platform, of_scan
+from rnnscan.engine.costs.heuristics import for_platform
 from rnnscan.engine.loops.rules import batch_by, jvp_rule, transpose_rule
-from rnnscan.engine.one_kernel.small_step import small_loop
 from rnnscan.engine.plan.bound import scan_plan
 from rnnscan.engine.primitive.batching import moved, on_rows
 from rnnscan.engine.primitive.dead_code import live_part
@@ -149,10 +148,8 @@ def _run(*operands: Any, platform: str | None = None, **params: Any) -> list[Any
     vjp = CotangentScan(**params)
     options = vjp.scan.options
     choices = options.choices or for_platform(platform or options.platform)
-    is_small = small_loop(vjp.program, options.residuals, choices) is not None
-    heuristics = of_scan(choices, options.parallel, options.whole, is_small=is_small)
     with sharding_units(options.units):
-        results = run_backward(vjp, heuristics, *vjp.arrays(operands))
+        results = run_backward(vjp, vjp.heuristics(choices), *vjp.arrays(operands))
     return [leaf for leaves in results for leaf in leaves]
 
 

@@ -19,8 +19,10 @@ from rnnscan._util.zeros import zeros_of_value
 from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.leaves import places, replace_at, split_list
 from rnnscan.engine.analysis.restore import reading_kept
+from rnnscan.engine.costs.heuristics import Heuristics, of_scan
 from rnnscan.engine.loops.indexing import item_of
 from rnnscan.engine.loops.stopping import hold
+from rnnscan.engine.one_kernel.small_step import small_loop
 from rnnscan.engine.plan.residuals import ResidualPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.primitive.dead_code import live_part
@@ -154,6 +156,12 @@ class Vjp:
             summed=tuple(results.constants),
             stacked=tuple(results.x),
         )
+
+    def heuristics(self, choices: Heuristics) -> Heuristics:
+        """The heuristics of the backward pass, from those of the platform."""
+        options = self.scan.options
+        is_small = small_loop(self.program, options.residuals, choices) is not None
+        return of_scan(choices, options.parallel, options.whole, is_small=is_small)
 
     def zeros(self) -> list[Any]:
         """The starts of the sums of cotangents of constants: with rows where the sums have some."""
