@@ -83,7 +83,7 @@ CALL_ORDERS = {
 @pytest.mark.parametrize("rows", [FINITE, OVERFLOWING], ids=["finite", "overflowing"])
 def test_a_parallel_form_is_the_loop_in_every_order(order, rows):
     given = jnp.asarray([1.0, 2.0]), rows
-    call = of_call(or_exact(cumulative, one_by_one))
+    call = of_call(or_exact(cumulative, one_by_one, one_by_one))
     found, expected = (jax.jit(CALL_ORDERS[order](total))(*given) for total in (call, of_call(one_by_one)))
     for leaf, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
         np.testing.assert_allclose(leaf, other, rtol=1e-4, atol=1e-6)

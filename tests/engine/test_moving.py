@@ -90,7 +90,7 @@ def by_loop(x, y, number):
     [
         differentiate_as(several, by_loop),
         differentiate_as(jax.jit(several), by_loop, keeps_values=True),
-        or_exact(lambda *leaves: (several(*leaves), [jnp.isfinite(leaves[0])] * 4), several),
+        or_exact(lambda *leaves: (several(*leaves), [jnp.isfinite(leaves[0])] * 4), several, several),
     ],
     ids=["a reference", "values of its own", "a loop in reserve"],
 )

@@ -88,7 +88,7 @@ def differentiate_as(
     return call
 
 
-def or_exact(parallel: Parallel, exact: Exact) -> Exact:
+def or_exact(parallel: Parallel, exact: Exact, differentiated: Exact) -> Exact:
     """The results of a parallel function, and of an exact one where those are not to be trusted.
 
     Derivatives of every order are those of the parallel function, and of the exact one where they are not finite.
@@ -96,13 +96,14 @@ def or_exact(parallel: Parallel, exact: Exact) -> Exact:
     Args:
         parallel: `(*arguments) -> (results, whether each is right)`.
         exact: the same results.
+        differentiated: a function with the same results, which is differentiated in place of the exact one.
     """
 
     def run(*arguments: Any) -> list[Any]:
         types = [*map(jax.typeof, arguments)]
         reference = jax.make_jaxpr(lambda *leaves: [*chain(*parallel(*leaves))])(*types)
-        exactly = jax.make_jaxpr(exact)(*types)
-        return _bind(arguments, _either(reference, exactly), Derivative(reference, exactly))
+        exactly, of_derivative = (jax.make_jaxpr(function)(*types) for function in (exact, differentiated))
+        return _bind(arguments, _either(reference, exactly), Derivative(reference, of_derivative))
 
     return run
 
