@@ -59,7 +59,7 @@ def _schedule_of_derivative(
     try:
         vjp = Vjp(step_vjp(plan, cotangents), plan.scan, cotangents, plan.residuals)
         return schedule_of(vjp, vjp.heuristics(plan.choices), [*constants, *carry])
-    except (NotImplementedError, TypeError, ValueError):  # JAX's errors where a primitive has no transpose.
+    except Exception:  # JAX's errors where a primitive has no transpose, or a rule refuses tangents: some have no type.
         return None
 
 

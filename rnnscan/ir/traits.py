@@ -171,7 +171,8 @@ def _rows() -> Iterator[tuple[Traits, str]]:
     yield Traits(Kind.PLACE, linear=_ALL), "sharding_constraint reshard pvary pcast"
     yield Traits(linear=_ALL), "psum psum_invariant"
     yield Traits(is_free=True), "optimization_barrier"
-    yield Traits(derivative_reads="results"), "cholesky eigh lu qr svd"
+    # The rules of other factors read what is not a result: `cholesky` the result without its upper triangle.
+    yield Traits(derivative_reads="results"), "qr"
     yield Traits(derivative_reads="both"), "triangular_solve"
     yield from ((Traits(), names) for names in _OPAQUE)
 
@@ -185,8 +186,8 @@ _OPAQUE = (
     "iota empty bitcast_convert_type to_edtype from_edtype",
     "reduce reduce_window reduce_window_max reduce_window_min reduce_window_sum",
     "select_and_gather_add select_and_scatter select_and_scatter_add approx_top_k fft ragged_dot_general",
-    "cholesky_update eig hessenberg householder_product geqrf geqp3 ormqr lu_pivots_to_permutation",
-    "schur symmetric_product tridiagonal tridiagonal_solve custom_linear_solve",
+    "cholesky cholesky_update eig eigh hessenberg householder_product geqrf geqp3 ormqr lu lu_pivots_to_permutation",
+    "schur svd symmetric_product tridiagonal tridiagonal_solve custom_linear_solve",
     "bcoo_dot_general bcoo_extract bcoo_fromdense bcoo_todense bcoo_transpose bcsr_dot_general bcsr_fromdense",
     "all_gather all_gather_invariant all_to_all axis_index pmax pmin ppermute reduce_scatter",
     "composite device_put dimension_size layout_constraint platform_index shard_map",

@@ -24,11 +24,7 @@ FUNCTIONS = {
     "cbrt": lambda z: jnp.cbrt(2 + z),
     "tan": lambda z: jnp.tan(z / 4),
     "erf_inv": lambda z: lax.erf_inv(jnp.tanh(z) / 2),
-    "cholesky": lambda z: jnp.linalg.cholesky(z @ z.T + jnp.eye(2)) @ jnp.sin(z),
-    "eigh": lambda z: jnp.sin(jnp.linalg.eigh(jnp.sin(z @ z.T) + jnp.diag(jnp.arange(2.0)))[0][:, None] * z),
-    "lu": lambda z: lax.linalg.lu(z)[0],
     "qr": lambda z: jnp.linalg.qr(z.T)[0].T + jnp.linalg.qr(z.T)[1][0, 0] * z,
-    "svd": lambda z: jnp.linalg.svd(z, full_matrices=False)[1][:, None] * jnp.sin(z),
 }
 FROM_RESULTS = sorted(name for name, traits in TRAITS.items() if traits.derivative_reads == "results")
 
@@ -244,3 +240,37 @@ def test_the_rule_of_a_maximum_reads_a_kept_one_whose_operands_round_as_before(s
     assert any(eqn.primitive.name == "reduce_max" for eqn in step.eqns) == (scale is not None)
     expected = jax.grad(loss(plain), (0, 1, 2))(move, scores, xs)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), own(move, scores, xs), expected)
+
+
+# (matrix, positive definite one) -> a matrix of the same size
+FACTORS = {
+    "cholesky": lambda a, s: jnp.linalg.cholesky(s),
+    "cho_solve": lambda a, s: jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(s), True), a),
+    "solve_triangular": lambda a, s: jax.scipy.linalg.solve_triangular(jnp.linalg.cholesky(s), a, lower=True),
+    "lu": lambda a, s: jax.scipy.linalg.lu(s)[2],
+    "solve": lambda a, s: jnp.linalg.solve(s, a),
+    "slogdet": lambda a, s: a * jnp.linalg.slogdet(s)[1],
+    "qr": lambda a, s: jnp.linalg.qr(s)[0] + jnp.linalg.qr(a + s)[1],
+    "eigh": lambda a, s: a * jnp.linalg.eigh(s + jnp.diag(jnp.arange(12.0)))[0],
+    "singular values": lambda a, s: a * jnp.linalg.svd(s, compute_uv=False),
+    "svd": lambda a, s: a * jnp.linalg.svd(s, full_matrices=False)[1],
+}
+
+
+@pytest.mark.core
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("memory", [rs.Memory(), rs.Memory(segment=3)], ids=["", "segments"])
+@pytest.mark.parametrize("name", FACTORS)
+def test_factors_in_a_loop_that_is_too_large_for_one_kernel(name, memory):
+    """The result of the primitive may not be what its rule reads: LAPACK leaves the other triangle as it was."""
+
+    def cell(params, carry, x):
+        matrix = jnp.tanh(params @ carry + x)
+        positive = matrix @ matrix.T / 12 + jnp.eye(12)
+        return jnp.tanh(FACTORS[name](matrix, positive) + matrix), positive[0]
+
+    random = np.random.default_rng(0)
+    params, carry, xs = (jnp.asarray(random.normal(size=size)) / 3 for size in ((12, 12), (12, 12), (6, 12, 12)))
+    found = jax.grad(loss_of(rs.scan, cell, memory=memory), (0, 1, 2))(params, carry, xs)
+    wanted = jax.grad(loss_of(plain, cell), (0, 1, 2))(params, carry, xs)
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-7, atol=1e-7), found, wanted)

@@ -9,7 +9,6 @@ import numpy as np
 from rnnscan._util.messages import is_float
 from rnnscan.engine.analysis.cones import Cones
 from rnnscan.engine.analysis.leaves import places, replace_at, split_list
-from rnnscan.engine.analysis.moving import moving_values, values_with_cotangents
 from rnnscan.engine.analysis.probe import tangents_if_any
 from rnnscan.engine.analysis.restore import derives_from_result
 from rnnscan.engine.analysis.saving_calls import read_by_derivative, saves_residuals
@@ -20,12 +19,14 @@ from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, output
 def read_by_derivatives(program: Program) -> Iterator[Atom]:
     """The values that the derivative of a step in its float inputs reads, with repeats.
 
-    An equation has a derivative if its results have a tangent, and a cotangent: before a `stop_gradient` none has.
+    What reaches no result but by a `stop_gradient` has no cotangent.
     """
-    active = moving_values(program, filter(is_float, program.inputs))
-    reached = values_with_cotangents(program, active, program.outputs)
-    for equation in program.equations:
-        if not reached.isdisjoint(equation.outputs):
+    active = set(filter(is_float, program.inputs))
+    passing = [equation for equation in program.equations if equation.name != "stop_gradient"]
+    for equation in needed(passing, program.outputs):
+        float_outputs = [*filter(is_float, equation.outputs)]
+        if float_outputs and not active.isdisjoint(equation.reads):
+            active.update(float_outputs)
             yield from _read_by_derivative(equation, active)
 
 

@@ -106,7 +106,10 @@ def _reflected(a: Any, *, whole: bool) -> tuple[Any, Any]:
     with jax 0.12, and in 1.04 with 0.10.2, but compiles for 1.35 and 1.45 of its time.
     """
     rows, columns = a.shape[-2:]
-    row, column = lax.iota(jnp.int32, rows)[:, None], lax.iota(jnp.int32, columns)
+    # Axes are added by hand, for `jax_numpy_rank_promotion="raise"`.
+    ones = (1,) * (a.ndim - 2)
+    row = lax.broadcasted_iota(jnp.int32, (*ones, rows, 1), a.ndim - 2)
+    column = lax.broadcasted_iota(jnp.int32, (*ones, 1, columns), a.ndim - 1)
 
     def reflect(index: Any, factors: tuple[Any, Any]) -> tuple[Any, Any]:
         q, r = factors

@@ -89,7 +89,7 @@ def read_by_comparison(equation: Equation, operand: Any, indices: Any) -> list[A
     def read(operand: Any) -> Any:
         places = compared.places(operand.shape, indices)
         flat = (*(1,) * places.ndim, operand.size)  # Broadcast by hand, for `jax_numpy_rank_promotion="raise"`.
-        is_read = places[..., None] == jnp.arange(operand.size).reshape(flat)
+        is_read = places[..., None] == jnp.arange(operand.size, dtype=jnp.int32).reshape(flat)
         result = sum_where(is_read, operand.reshape(flat), -1)
         return jnp.where(places < 0, jnp.asarray(jnp.nan if fill is None else fill, operand.dtype), result)
 
@@ -104,9 +104,9 @@ def written_by_comparison(equation: Equation, operand: Any, indices: Any, update
 
     def write(operand: Any, updates: Any) -> Any:
         places = compared.places(operand.shape, indices).reshape(-1)
-        is_written = places[:, None] == jnp.arange(operand.size)[None]
+        is_written = places[:, None] == jnp.arange(operand.size, dtype=jnp.int32)[None]
         if equation.name == "scatter":
-            order = jnp.arange(1, places.size + 1)[:, None]
+            order = jnp.arange(1, places.size + 1, dtype=jnp.int32)[:, None]
             last = jnp.max(jnp.where(is_written, order, 0), 0)
             is_written = order == last[None]
         written = sum_where(is_written, updates.reshape(-1, 1), 0)

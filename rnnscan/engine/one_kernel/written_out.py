@@ -179,6 +179,8 @@ def _by_comparison(equation: Equation) -> Form | None:
     operand, indices, *updates = equation.inputs
     (moved,) = updates or equation.outputs  # What is written or read.
     is_one_index = prod(indices.shape[:-1]) <= 1
+    if equation.name == "scatter" and equation.params["update_jaxpr"] is not None:
+        return None  # `x.at[i].apply`, which overwrites nothing.
     if is_one_index or moved.dtype != operand.dtype or Comparison.of(equation).comparisons > _MOST_COMPARISONS:
         return None
     if equation.name != "gather":
@@ -192,7 +194,8 @@ def _branch_of_platform(equation: Equation) -> Any:
     if platforms is None:
         return None
     mine = (at for at, names in enumerate(platforms) if names is None or "cpu" in names)
-    return equation.params["branches"][next(mine)]
+    branch = next(mine, None)
+    return None if branch is None else equation.params["branches"][branch]
 
 
 def _body(param: Any) -> Any:

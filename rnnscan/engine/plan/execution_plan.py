@@ -114,7 +114,9 @@ class ExecutionPlan:
         if kernel is None or (memory.recompute == "all" and not kernel.calls):
             return None
         residuals = residuals_of(call.flat.program, call.length, memory)
-        return _SmallLoop(kernel, residuals) if kernel.gains(residuals, choices) else None
+        if not kernel.gains(residuals, choices):
+            return None
+        return _SmallLoop(kernel, residuals, residuals <= choices.small_residuals)
 
     @property
     def _is_on_mesh(self) -> bool:
@@ -205,7 +207,7 @@ class ExecutionPlan:
         memory, call, small = self.memory, self.call, self._small
         chooses = not (call.names.known or self.step.kept_labels)
         if small is not None:  # Computing a step again takes a kernel no longer than keeping much of it.
-            chooses = small.residuals <= self.choices.small_residuals
+            chooses = small.may_keep_all
         free = memory is not None and memory.recompute == () and call.parallel is None
         return chooses and free and self.route.engine == "fission"
 
@@ -252,10 +254,12 @@ class _SmallLoop(NamedTuple):
     Attributes:
         kernel: the loop as one kernel.
         residuals: the bytes of all that its derivative reads.
+        may_keep_all: whether they are so few that all may be kept.
     """
 
     kernel: OneKernel
     residuals: int
+    may_keep_all: bool
 
 
 def _runs_whole(step: FlatStep) -> bool:

@@ -32,6 +32,7 @@ STEPS = {
     "read rows": (lambda p, x: p * x[0][x[1][None]], (MATRICES, PLACES)),
     "write": (lambda p, x: x[0].at[x[1], x[1]].set(p), (MATRICES, PLACES)),
     "add": (lambda p, x: x[0].at[x[1], x[1]].add(p), (MATRICES, PLACES)),
+    "qr": (lambda p, x: jnp.linalg.qr(p * x)[1], MATRICES),
     "along": (lambda p, x: jnp.take_along_axis(p * x, jnp.argsort(x, 1), 1), MATRICES),
 }
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+import rnnscan as rs
 from rnnscan.engine.one_kernel.written_out import written_out
 from rnnscan.ir.bodies import with_bodies
 from rnnscan.ir.program import evaluate, read
@@ -362,3 +363,19 @@ def test_nan_and_equal_elements_are_sorted_as_jax_sorts_them():
         strict=True,
     ):
         np.testing.assert_array_equal(got, expected)
+
+
+def test_a_function_that_is_applied_by_index_stays():
+    """It is a scatter that overwrites nothing."""
+    a, *_ = matrices(3, jnp.float32)
+    function = lambda a: (a @ a).at[computed(a)].apply(jnp.sin)  # noqa: E731
+    assert_equal(written(function)(a)[0], function(a), 1e-6)
+
+
+def test_a_step_for_other_platforms_is_written_out_but_for_its_branches():
+    def cell(params, carry, x):
+        new = jax.lax.platform_dependent(params @ carry, cuda=lambda a: a * 2, tpu=lambda a: a * 3)
+        return jnp.tanh(new), new[0]
+
+    run = lambda params: rs.scan(cell, params, params, jnp.ones((4, 3)))  # noqa: E731
+    assert jax.export.export(jax.jit(run), platforms=["cuda", "tpu"])(jnp.eye(3)).mlir_module()
