@@ -26,7 +26,7 @@ def run(step, xs, memory):
 
 STEPS = {
     "inv": (lambda p, x: jnp.linalg.inv(p * x), MATRICES),
-    "solve": (lambda p, x: jnp.linalg.solve(p * x, jnp.ones((3, 1))), MATRICES),
+    "solve": (lambda p, x: jnp.linalg.solve(p * x, jnp.ones((3, 1), jnp.float32)), MATRICES),
     "slogdet": (lambda p, x: jnp.linalg.slogdet(p * x)[1], MATRICES),
     "read": (lambda p, x: p * x[0][x[1], x[1]], (MATRICES, PLACES)),
     "read rows": (lambda p, x: p * x[0][x[1][None]], (MATRICES, PLACES)),
@@ -40,6 +40,14 @@ STEPS = {
 @pytest.mark.parametrize("name", STEPS)
 def test_ranks_are_broadcast_by_hand(name):
     with jax.numpy_rank_promotion("raise"):
+        found, expected = (run(*STEPS[name], memory) for memory in (rs.Memory(), None))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_no_dtype_is_promoted(name):
+    with jax.numpy_dtype_promotion("strict"), jax.enable_x64(True):
         found, expected = (run(*STEPS[name], memory) for memory in (rs.Memory(), None))
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-4, atol=1e-5)
