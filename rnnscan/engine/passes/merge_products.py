@@ -44,14 +44,14 @@ def merge_products(program: Program, heuristics: Heuristics) -> Program:
 
     def rewrite(terms: list[Atom]) -> tuple[Sequence[Equation], Sequence[Atom]]:
         equations: list[Equation] = []
-        left = dict.fromkeys(terms)
+        left = [*terms]  # A term may be there twice.
         groups: dict[Hashable, list[Atom]] = {}
         for term in terms:
             groups.setdefault(kind(term), []).append(term)
         for group in (group for key, group in groups.items() if key is not None and len(group) > 1):
             equations += merged([sums.maker[term] for term in group])
-            left = dict.fromkeys([*equations[-1].outputs, *(term for term in left if term not in group)])
-        return equations, [*left]
+            left = [*equations[-1].outputs, *(term for term in left if term not in group)]
+        return equations, left
 
     return sums.rewritten(rewrite)
 
