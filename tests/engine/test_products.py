@@ -83,6 +83,17 @@ def test_a_sum_of_products_that_wait_for_the_loop_is_one():
     assert_equal(program, merged)
 
 
+def test_a_term_that_a_sum_has_twice_stays_twice():
+    def step(matrix, carry, x):
+        old = carry[0]
+        return [jnp.tanh((jnp.sin(old) @ matrix + jnp.cos(old) @ (2 * matrix)) + (old + old))]
+
+    program = program_of(step, 1)
+    merged = merge_products(program, CPU)
+    assert (products(program), products(merged)) == (2, 1)
+    assert_equal(program, merged)
+
+
 def test_products_that_wait_for_different_loops_are_not_merged():
     """That of the lower layer's states can be made for a chunk at once, before the upper layer's loop."""
 
