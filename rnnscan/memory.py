@@ -2,7 +2,7 @@
 
 Between the forward and the backward pass rnnscan keeps the inputs, the outputs and carries that it needs, and every
 *named* intermediate that is not in `recompute`. Everything else is recomputed. On a CPU, a cell without names leaves it
-to the engine to keep a few values that take long to recompute, and a small loop keeps all (`docs/memory.md`).
+to the engine to keep a few values that take long to recompute, and a small loop keeps more (`docs/memory.md`).
 
 The rule is an allow-list. JAX's deny-list policies silently keep the unnamed producer of a value and all values that
 follow, or everything (`docs/decisions.md`, "An allow-list").
@@ -29,9 +29,9 @@ class Memory:
     """A memory choice: the values to keep between the forward and the backward pass.
 
     `Memory()` keeps every named intermediate, and `Memory(recompute="all")` none. Of a cell without names `Memory()`
-    may keep up to 2 MiB of values that take long to recompute, on a CPU. Of a small loop, and of a step that is not
-    split, it keeps all residuals there, if they take at most 1 MiB. `memory=None` is plain autodiff of `lax.scan`, the
-    baseline.
+    may keep up to 2 MiB of values that take long to recompute, on a CPU. If all residuals take at most 1 MiB there, it
+    keeps those of a small loop that take longer to recompute than to copy, and all of a step that is not split.
+    `memory=None` is plain autodiff of `lax.scan`, the baseline.
 
     Args:
         recompute: names (`rnnscan.name`) to recompute on the backward pass instead of keeping them, or `"all"`.

@@ -83,8 +83,8 @@ def scan(
         truncate: no gradient flows through the carry into steps `truncate`, `2 * truncate`, ..., in running order.
         engine: "fission" runs only recurrent work step by step (`rnnscan.explain` shows the split). "lax" is one plain
             `lax.scan` over a checkpointed cell: the reference. "auto" picks fission where it can, and else lax: for
-            cells with side effects, with a kept name inside a vmap or a branch, and for small loops on a CPU, which it
-            writes as one kernel. Both engines keep the same names, and support forward and reverse mode in every order.
+            cells with side effects, and with a kept name inside a vmap or a branch. A small loop on a CPU is one kernel
+            with "auto". Both engines keep the same names, and support forward and reverse mode in every order.
         parallel: how to solve nonlinear loops over many steps in parallel (`Newton`); None: they run step by step.
             Loops that do not converge run step by step, so the results are the same to rounding.
         key: a PRNG key for dropout and other random choices of the cell: training. None: evaluation, without them.

@@ -170,9 +170,9 @@ class ExpensiveValues:
             time = self._times[equation] + sum(times.get(operand, 0.0) for operand in equation.reads)
             times.update(dict.fromkeys(equation.outputs, time))
             is_read = not views.isdisjoint(values) or kind in (Kind.PRODUCT, Kind.REDUCE)
-            # Of an LU factor JAX sorts the permutation for the derivative, once for each copy of it.
-            is_number = len(equation.outputs) == 1 or all(map(is_float, values))
-            may_be_kept = is_read and is_number and kind not in _VIEWS and not any(map(_is_narrow, values))
+            # JAX sorts the permutation of an LU factor for the derivative, once for each copy of it.
+            has_integers_too = len(equation.outputs) > 1 and not all(map(is_float, values))
+            may_be_kept = is_read and not has_integers_too and kind not in _VIEWS and not any(map(_is_narrow, values))
             if may_be_kept and time > self._machine.nanoseconds_to_keep(0):
                 yield equation
 

@@ -21,7 +21,7 @@ class Route:
 
     Attributes:
         engine: the engine.
-        reason: why it is not the fission engine, or how that runs the step; empty if it splits the step.
+        reason: why it is not the fission engine; empty if it is.
         checkpoints: whether the memory choice is in force. False: `jax.checkpoint` cannot hold the step.
     """
 
