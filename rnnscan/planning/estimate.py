@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import prod
+from math import fsum, prod
 from typing import Any
 
 import jax
@@ -96,7 +96,7 @@ def estimate_function(machine: Machine, function: Callable[..., Any], *arguments
 def solving_time(plan: ExecutionPlan) -> float:
     """Estimate the time of one step of the iterations that solve a plan's loops, as many as are usual."""
     loops = [loop.recurrence for loop in plan.newton_loops]
-    return sum(_usual_iterations(loop) * _iteration_time(plan.choices.machine, loop) for loop in loops)
+    return fsum(_usual_iterations(loop) * _iteration_time(plan.choices.machine, loop) for loop in loops)
 
 
 def relative_time_of_iteration(plan: ExecutionPlan, loop: NewtonLoop) -> float:
