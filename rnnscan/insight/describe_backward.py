@@ -52,7 +52,7 @@ def _schedule_of_derivative(
     """
     step = plan.step
     wanted = [jnp.issubdtype(jax.typeof(leaf).dtype, jnp.inexact) for leaf in (*constants, *carry, *xs)]
-    final, ys = split_list(step.moving(wanted), [len(step.carry)])
+    final, ys = split_list(step.active(wanted), [len(step.carry)])
     if not any([*final, *ys]):
         return None
     cotangents = Cotangents.of(step, wanted, final, ys)

@@ -8,8 +8,8 @@ from typing import Any
 
 from jax.extend import core
 
+from rnnscan.engine.analysis.activity import active_values, values_with_cotangents
 from rnnscan.engine.analysis.derivative_reads import read_first
-from rnnscan.engine.analysis.moving import moving_values, values_with_cotangents
 from rnnscan.engine.analysis.parts_of_carry import parts_to_keep
 from rnnscan.engine.analysis.restore import restored
 from rnnscan.engine.analysis.saving_calls import reading_residuals
@@ -161,7 +161,7 @@ class FlatStep:
         outputs = [*self.new_carry, *self.program.stacked[: self.y_size + len(self.kept_labels)]]
         return program_as_jaxpr(self.program.equations, self.inputs, outputs, with_effects=with_effects)
 
-    def moving(self, wanted: Sequence[bool]) -> list[bool]:
+    def active(self, wanted: Sequence[bool]) -> list[bool]:
         """Which leaves of the carry, then of y, have a tangent in some step, as in `lax.scan`.
 
         A leaf without a tangent is not differentiated: a step may hold a `while_loop` of a time that is a constant.
@@ -169,8 +169,8 @@ class FlatStep:
         Args:
             wanted: for each leaf of constants, carry and x whether it has a tangent before the first step.
         """
-        moving = self._moving_values(tuple(wanted))
-        return [value in moving for value in (*self.carry, *self.y)]
+        active = self._active_values(tuple(wanted))
+        return [value in active for value in (*self.carry, *self.y)]
 
     def with_cotangents(self, wanted: Sequence[bool], final: Sequence[bool], ys: Sequence[bool]) -> list[bool]:
         """Which leaves of constants, carry and x have a cotangent in some step, as in `lax.scan`.
@@ -181,16 +181,16 @@ class FlatStep:
             ys: the same for y.
         """
         results = compress([*self.new_carry, *self.y], [*final, *ys])
-        reached = values_with_cotangents(self.program, self._moving_values(tuple(wanted)), results)
+        reached = values_with_cotangents(self.program, self._active_values(tuple(wanted)), results)
         # Without a step the final carry is the initial one.
         first = [*[False] * len(self.constants), *final, *[False] * len(self.x)]
         return [value in reached or is_final for value, is_final in zip(self.inputs, first, strict=True)]
 
     @cached_property
-    def _moving_values(self) -> Callable[[tuple[bool, ...]], set[Value]]:
+    def _active_values(self) -> Callable[[tuple[bool, ...]], set[Value]]:
         """The values that have a tangent, from which inputs have one."""
         program, inputs = self.program, self.inputs
-        return cache(lambda wanted: moving_values(program, compress(inputs, wanted)))
+        return cache(lambda wanted: active_values(program, compress(inputs, wanted)))
 
     def differentiable(
         self, constants: Sequence[Any], carry: Sequence[Any], x: Sequence[Any], known: Mapping[Atom, Any]

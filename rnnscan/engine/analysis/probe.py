@@ -61,23 +61,23 @@ def no_axis_is_mapped(axis: Any, axes: Sequence[int | None]) -> bool:
     return all(operand_axis is None for operand_axis in axes) and type(axis.name) is object
 
 
-def with_tangents(equation: Equation, moving: Sequence[bool]) -> tuple[Program, list[bool]]:
+def with_tangents(equation: Equation, active: Sequence[bool]) -> tuple[Program, list[bool]]:
     """The program `(*operands, *tangents of some) -> (*results, *their tangents)`, and which results have a tangent.
 
     Args:
         equation: the equation.
-        moving: for each operand whether it has a tangent.
+        active: for each operand whether it has a tangent.
 
     Raises:
         Exception: any error, if a derivative rule rejects the operands.
     """
-    types, indices, flags = [atom.aval for atom in equation.inputs], places(moving), list[bool]()
+    types, indices, flags = [atom.aval for atom in equation.inputs], places(active), list[bool]()
 
     def tangents(*leaves: Any) -> list[Any]:
         primals, directions = split_list(leaves, [len(types)])
 
-        def of_some(*moving_primals: Any) -> Any:
-            results = equation.evaluate(*replace_at(primals, indices, moving_primals))
+        def of_some(*active_primals: Any) -> Any:
+            results = equation.evaluate(*replace_at(primals, indices, active_primals))
             flags.extend(map(has_tangent, results))
             return results
 
@@ -87,16 +87,16 @@ def with_tangents(equation: Equation, moving: Sequence[bool]) -> tuple[Program, 
     return trace(tangents, *types, *(types[index].to_tangent_aval() for index in indices)), flags
 
 
-def tangents_if_any(equation: Equation, moving: Sequence[bool]) -> tuple[Program, list[bool]] | None:
+def tangents_if_any(equation: Equation, active: Sequence[bool]) -> tuple[Program, list[bool]] | None:
     """As `with_tangents`; None if a derivative rule rejects the operands.
 
     A callback has no derivative, and the rule of a linear solve fails for matrices with a tangent and a right-hand side
     without one (jax 0.10 to 0.12). A rule of the user's may raise any error.
     """
-    of_equation, key = _tangents.setdefault(equation, {}), tuple(moving)
+    of_equation, key = _tangents.setdefault(equation, {}), tuple(active)
     if key not in of_equation:
         try:
-            of_equation[key] = with_tangents(equation, moving)
+            of_equation[key] = with_tangents(equation, active)
         except Exception:
             of_equation[key] = None
     return of_equation[key]

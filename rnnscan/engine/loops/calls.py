@@ -27,8 +27,8 @@ from jax.interpreters import ad, partial_eval
 from rnnscan._checks import has_remat3
 from rnnscan._util import effects
 from rnnscan._util.messages import is_float
+from rnnscan.engine.analysis.activity import active_values, register_activity
 from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at, split_list
-from rnnscan.engine.analysis.moving import moving_values, register_moving
 from rnnscan.engine.analysis.probe import mapped_results
 from rnnscan.engine.loops.exact import Exact, Parallel, all_finite, guarded
 from rnnscan.engine.loops.lowering import run_by_program
@@ -151,17 +151,17 @@ def _differentiate(
 ad.primitive_jvps[call_p] = _differentiate
 
 
-def _moves(equation: Equation, active: Sequence[bool]) -> list[bool]:
+def _active_results(equation: Equation, active: Sequence[bool]) -> list[bool]:
     """Whether each result has a tangent, given which operands have."""
     derivative: Derivative = equation.params["derivative"]
     if derivative.exact is not None:  # The tangents of a parallel form are those of a call.
         return [any(active) and is_float(output) for output in equation.outputs]
     program = program_of(derivative.reference)
-    moving = moving_values(program, compress(program.known, active))
-    return [atom in moving for atom in program.stacked]
+    values = active_values(program, compress(program.known, active))
+    return [atom in values for atom in program.stacked]
 
 
-register_moving(call_p.name, _moves)
+register_activity(call_p.name, _active_results)
 
 
 def _transpose(

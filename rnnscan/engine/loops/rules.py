@@ -29,17 +29,17 @@ def have_tangents(tangents: Sequence[Any]) -> list[bool]:
 
 def jvp(function: Function, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """`jax.jvp`, with symbolic zeros among the tangents."""
-    moving = places(have_tangents(tangents))
+    active = places(have_tangents(tangents))
     flags: list[bool] = []
 
-    def run(*moving_leaves: Any) -> list[Any]:
-        results = function(*replace_at(primals, moving, moving_leaves))
+    def run(*active_leaves: Any) -> list[Any]:
+        results = function(*replace_at(primals, active, active_leaves))
         flags.extend(map(has_tangent, results))
         return results
 
-    results, dots = jax.jvp(run, [primals[index] for index in moving], [tangents[index] for index in moving])
+    results, dots = jax.jvp(run, [primals[index] for index in active], [tangents[index] for index in active])
     rows = zip(flags, results, dots, strict=True)
-    return results, [dot if moves else zero(leaf) for moves, leaf, dot in rows]
+    return results, [dot if is_active else zero(leaf) for is_active, leaf, dot in rows]
 
 
 def jvp_rule(

@@ -7,9 +7,9 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from jax.extend import core
 
+from rnnscan.engine.analysis.activity import register_activity
 from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.leaves import split_list
-from rnnscan.engine.analysis.moving import register_moving
 from rnnscan.engine.analysis.saving_calls import SCAN, register_saving
 from rnnscan.engine.cache.by_jaxpr import cached_by_jaxpr
 from rnnscan.engine.costs.heuristics import Heuristics, for_platform
@@ -69,13 +69,13 @@ def flat_step(step: core.ClosedJaxpr, scan: Scan) -> FlatStep:
     return steps[key]
 
 
-def moving_results(step: core.ClosedJaxpr, scan: Scan, active: Sequence[bool]) -> list[bool]:
+def active_results(step: core.ClosedJaxpr, scan: Scan, active: Sequence[bool]) -> list[bool]:
     """Whether each result of a scan has a tangent, given which operands have. A constant has one where its copy has."""
     size = len(step.in_avals)
     flags = list(active[:size])
-    for (index, _), moves in zip(scan.copied, active[size:], strict=True):
-        flags[index] |= moves
-    return flat_step(step, scan).moving(flags)
+    for (index, _), is_active in zip(scan.copied, active[size:], strict=True):
+        flags[index] |= is_active
+    return flat_step(step, scan).active(flags)
 
 
 def bound_step(plan: ScanPlan, *, with_effects: bool = False) -> core.ClosedJaxpr:
@@ -181,12 +181,12 @@ def _saving_equation(equation: Equation) -> Equation | None:
     return replace(made, outputs=(*equation.outputs, *made.outputs[len(equation.outputs) :]))
 
 
-def _moves(equation: Equation, active: Sequence[bool]) -> list[bool]:
+def _active_results(equation: Equation, active: Sequence[bool]) -> list[bool]:
     """Whether each result of a scan within a step has a tangent. Those that it saves come last."""
     saving = equation.params["saving"]
-    results = moving_results(equation.params["step"], equation.params["scan"], active)
+    results = active_results(equation.params["step"], equation.params["scan"], active)
     return [*results, *(results[leaf] for leaf in (saving.starts if saving else ()))]
 
 
 register_saving(_saving_equation)
-register_moving(SCAN, _moves)
+register_activity(SCAN, _active_results)

@@ -137,7 +137,7 @@ def _batch(
     options = scan.options if saving else scan.options.on_rows(axis.size)
     scan = replace(scan, copied=copied, condition=condition, options=options)
     if tangents is not None:
-        flags = (moves for moves, stays in zip(tangents.operands, stay, strict=True) if stays)
+        flags = (is_active for is_active, stays in zip(tangents.operands, stay, strict=True) if stays)
         tangents = replace(tangents, operands=tuple(flags))
     results = bind(operands, rows.step, scan, saving and replace(saving, inner=None), tangents)
     places_of_rows = [0] * scan.carry + [1] * y_size(step, scan)

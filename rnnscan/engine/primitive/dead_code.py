@@ -91,9 +91,9 @@ def _drop_unused(used: Sequence[bool], *others: Any) -> tuple[list[bool], Any]:
     primitive, last = scan_p, dict[str, Any](saving=None)
     if tangents is not None:
         if any(reached.results):
-            flags = tuple(moves for moves, stays in zip(reached.operands, operands, strict=True) if stays)
-            moving = tuple(moves for moves, stays in zip(reached.results, outputs, strict=True) if stays)
-            primitive, last = joint_scan_p, {"tangents": Tangents(flags, moving)}
+            flags = tuple(is_active for is_active, stays in zip(reached.operands, operands, strict=True) if stays)
+            active = tuple(is_active for is_active, stays in zip(reached.results, outputs, strict=True) if stays)
+            primitive, last = joint_scan_p, {"tangents": Tangents(flags, active)}
         operands += [operands[index] and reached.operands[index] for index in places(tangents.operands)]
         outputs += [reached.results[index] for index in places(tangents.results)]
     elif saving is not None:
@@ -134,16 +134,16 @@ def _tangents_reached(step: core.ClosedJaxpr, scan: Scan, tangents: Tangents, re
         return Tangents((False,) * len(tangents.operands), (False,) * len(tangents.results))
     if all(read):
         return tangents
-    both, moving = joint(step, scan, tangents), places(tangents.results)
-    place = dict(zip(moving, both.results[len(tangents.results) :], strict=True))
-    wanted = {place[result] for result, is_read in zip(moving, read, strict=True) if is_read}
+    both, active = joint(step, scan, tangents), places(tangents.results)
+    place = dict(zip(active, both.results[len(tangents.results) :], strict=True))
+    wanted = {place[result] for result, is_read in zip(active, read, strict=True) if is_read}
     count = both.scan.carry + y_size(both.step, both.scan)
     _, needed, made = _live_step(both.step, both.scan, [index in wanted for index in range(count)])
     # The operand of a value is at its own place. That of a tangent is at another, or there is none.
     pairs = zip(both.operands, needed, strict=True)
     reached = {of for (operand, of), is_needed in pairs if is_needed and operand != of}
     return Tangents(
-        tuple(moves and operand in reached for operand, moves in enumerate(tangents.operands)),
+        tuple(is_active and operand in reached for operand, is_active in enumerate(tangents.operands)),
         tuple(result in place and made[place[result]] for result in range(len(tangents.results))),
     )
 

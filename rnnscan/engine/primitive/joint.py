@@ -45,14 +45,14 @@ class Joint:
 def joint(step: core.ClosedJaxpr, scan: Scan, tangents: Tangents) -> Joint:
     """The scan that computes values and tangents together."""
     size, count, run = len(step.in_avals), scan.carry + y_size(step, scan), core.jaxpr_as_fun(step)
-    given, moving = tangents.operands[:size], places(tangents.results)
+    given, active_results = tangents.operands[:size], places(tangents.results)
     # A leaf of the carry without a tangent has one where its new value has.
     carry = range(scan.constants, scan.constants + scan.carry)
-    active = places([tangents.results[i - scan.constants] if i in carry else moves for i, moves in enumerate(given)])
+    active = places([tangents.results[i - scan.constants] if i in carry else flag for i, flag in enumerate(given)])
     # The values of each group, and then its tangents: of constants, carry and x; of the new carry and y.
     groups = [_slots(group, active) for group in split_list(range(size), [scan.constants, scan.carry])]
     order = [slot for group in groups for slot in group]
-    made = [slot for group in split_list(range(count), [scan.carry]) for slot in _slots(group, moving)]
+    made = [slot for group in split_list(range(count), [scan.carry]) for slot in _slots(group, active_results)]
 
     def run_both(*leaves: Any) -> list[Any]:
         values = dict(zip(order, leaves, strict=True))
@@ -60,12 +60,12 @@ def joint(step: core.ClosedJaxpr, scan: Scan, tangents: Tangents) -> Joint:
         def of_active(*some: Any) -> tuple[list[Any], list[Any]]:
             whole = {leaf: values[leaf, False] for leaf in range(size)} | dict(zip(active, some, strict=True))
             results = run(*whole.values())
-            return [results[index] for index in moving], results
+            return [results[index] for index in active_results], results
 
         primals, directions = ([values[leaf, is_dot] for leaf in active] for is_dot in (False, True))
         _, dots, results = jax.jvp(of_active, primals, directions, has_aux=True)
-        of_moving = dict(zip(moving, dots, strict=True))
-        return [of_moving[leaf] if is_dot else results[leaf] for leaf, is_dot in made]
+        dot_of = dict(zip(active_results, dots, strict=True))
+        return [dot_of[leaf] if is_dot else results[leaf] for leaf, is_dot in made]
 
     avals = [step.in_avals[leaf].to_tangent_aval() if is_dot else step.in_avals[leaf] for leaf, is_dot in order]
     dots = {leaf: len(tangents.operands) + number for number, leaf in enumerate(places(tangents.operands))}
@@ -79,7 +79,7 @@ def joint(step: core.ClosedJaxpr, scan: Scan, tangents: Tangents) -> Joint:
         without_dead_code(jax.make_jaxpr(run_both)(*avals)),
         Scan(len(groups[0]), len(groups[1]), scan.length, scan.reverse, options, condition=condition),
         tuple((dots.get(leaf) if is_dot else leaf, leaf) for leaf, is_dot in order),
-        tuple(made.index(slot) for slot in _slots(range(count), moving)),
+        tuple(made.index(slot) for slot in _slots(range(count), active_results)),
     )
 
 

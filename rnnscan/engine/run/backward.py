@@ -35,7 +35,7 @@ def run_backward(
         vjp: the vjp of a step.
         heuristics: the choices for the scan.
         saved: the saved values.
-        ct_carry: the cotangents of the final carry: those of `cotangents.moving`.
+        ct_carry: the cotangents of the final carry: those of `cotangents.active`.
         ct_ys: the cotangents of `cotangents.ys`.
     """
     scan, unroll, cotangents, changing = vjp.scan, vjp.scan.options.unroll, vjp.cotangents, vjp.changing
@@ -63,7 +63,7 @@ def run_backward(
     totals = runner.totals(sums, zeros, [copy is not None and copy.rows is not None for copy in copies])
     triples = zip(cotangents.constants, copies, totals, strict=True)
     of_constants = [leaf.astype(saved.constants[i].dtype) if copy is None else leaf for i, copy, leaf in triples]
-    return of_constants, [ct_carry[cotangents.moving.index(index)] for index in cotangents.carry], ct_xs
+    return of_constants, [ct_carry[cotangents.active.index(index)] for index in cotangents.carry], ct_xs
 
 
 def schedule_of(vjp: Vjp, heuristics: Heuristics, leaves: Sequence[Any]) -> Schedule:

@@ -31,7 +31,7 @@ def run_backward_scans(vjp: Vjp, saved: Saved, ct_carry: Sequence[Any], ct_ys: S
     Args:
         vjp: the vjp of a step.
         saved: the saved values.
-        ct_carry: the cotangents of the final carry: those of `cotangents.moving`.
+        ct_carry: the cotangents of the final carry: those of `cotangents.active`.
         ct_ys: the cotangents of `cotangents.ys`.
     """
     scan, cotangents, residuals, zeros = vjp.scan, vjp.cotangents, vjp.residuals, vjp.zeros()
@@ -60,7 +60,7 @@ def run_backward_scans(vjp: Vjp, saved: Saved, ct_carry: Sequence[Any], ct_ys: S
     ct_initial, sums, ct_xs = split_list(results, [len(ct_carry), len(zeros)])
     if count is not None:
         ct_xs = [reversed_steps(stack, count) for stack in ct_xs]
-    of_carry = [ct_initial[cotangents.moving.index(leaf)] for leaf in cotangents.carry]
+    of_carry = [ct_initial[cotangents.active.index(leaf)] for leaf in cotangents.carry]
     copies = dict(scan.copied)
     of_constants = []
     for index, total in zip(cotangents.constants, sums, strict=True):

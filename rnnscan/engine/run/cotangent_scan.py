@@ -84,7 +84,7 @@ class CotangentScan(Vjp):
 
     def arrays(self, operands: Sequence[Any]) -> tuple[Saved, list[Any], list[Any]]:
         """The saved values, and the cotangents of the carry and of ys. Zeros stand for what nothing reads."""
-        given, ct_carry, ct_ys = split_list(operands, [sum(self.read), len(self.cotangents.moving)])
+        given, ct_carry, ct_ys = split_list(operands, [sum(self.read), len(self.cotangents.active)])
         every, structure = jax.tree.flatten(self.reads)
         stored = iter(given)
         leaves = [
@@ -122,7 +122,7 @@ def cotangents_of_scan(
     saved = replace(saved, xs=[*saved.xs, *which])
     vjp = _vjp(step, scan, cotangents, tuple(map(type_of_step, which)))
     # Zeros come from the leaves that they are cotangents of: under `shard_map` they must vary over the same axes.
-    pairs_of_carry = ((final[index], saved.initial[index]) for index in cotangents.moving)
+    pairs_of_carry = ((final[index], saved.initial[index]) for index in cotangents.active)
     ct_carry = [lax.full_like(like, 0) if leaf is None else leaf for leaf, like in pairs_of_carry]
     ct_ys = [ys[index] for index in cotangents.ys]
     results = vjp.bind(vjp.chosen(saved, ct_carry, ct_ys))
@@ -161,7 +161,7 @@ def _types(*types: Any, **params: Any) -> tuple[list[Any], Any]:
     results, wide = vjp.results(vjp.step.out_avals), {index for index, _ in scan.copied}
     pairs = zip(cotangents.constants, results.constants, strict=True)
     of_constants = [aval.update(dtype=at_least_float32(aval.dtype)) if i in wide else aval for i, aval in pairs]
-    of_carry = [results.carry[cotangents.moving.index(index)] for index in cotangents.carry]
+    of_carry = [results.carry[cotangents.active.index(index)] for index in cotangents.carry]
     return [*of_constants, *of_carry, *(stacked(aval, scan.length) for aval in results.x)], effects
 
 
@@ -216,7 +216,7 @@ def _batch(
         vjp = vjp.reading(vjp.of_running_rows([*map(type_of_step, which)]))
         operands = vjp.chosen(replace(saved, xs=[*saved.xs, *which]), *others)
     have_rows = vjp.results(rows.results)
-    of_initial = [have_rows.carry[cotangents.moving.index(index)] for index in cotangents.carry]
+    of_initial = [have_rows.carry[cotangents.active.index(index)] for index in cotangents.carry]
     out_axes = [0 if has_rows else None for has_rows in (*have_rows.constants, *of_initial)]
     return vjp.bind(operands), [*out_axes, *(1 if has_rows else None for has_rows in have_rows.x)]
 
@@ -232,7 +232,7 @@ def _drop_unused(used: Sequence[bool], *others: Any) -> tuple[list[bool], Any]:
     vjp = CotangentScan(**equation.params)
     step, cotangents = vjp.step, vjp.cotangents
     of_constants, of_carry, of_xs = split_list(used, [len(cotangents.constants), len(cotangents.carry)])
-    always = [True] * len(vjp.residuals.recomputed), [True] * len(cotangents.moving)
+    always = [True] * len(vjp.residuals.recomputed), [True] * len(cotangents.active)
     live, _ = live_part(step, [*always[0], *of_constants, *always[1], *of_xs], [True] * len(step.in_avals))
     chosen = [(cotangents.constants, of_constants), (cotangents.carry, of_carry), (cotangents.x, of_xs)]
     constants, carry, x = (tuple(compress(*pair)) for pair in chosen)

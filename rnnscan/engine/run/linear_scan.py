@@ -68,14 +68,14 @@ def tangents_of_scan(
         A tangent for each result, or a symbolic zero.
     """
     wanted = have_tangents(tangents)
-    moving = scan_plan(step, scan).step.moving(wanted)
+    active = scan_plan(step, scan).step.active(wanted)
     zeros = [*map(zero, results)]
-    if not any(moving):
+    if not any(active):
         return zeros
     operands, keys = as_key_data(jax.tree.leaves(saved.stored(_residuals(step, scan))))
-    linear = Linear(Tangents(tuple(wanted), tuple(moving)), keys, len(operands))
+    linear = Linear(Tangents(tuple(wanted), tuple(active)), keys, len(operands))
     dots = linear_scan_p.bind(*operands, *compress(tangents, wanted), step=step, scan=scan, linear=linear)
-    return replace_at(zeros, places(moving), dots)
+    return replace_at(zeros, places(active), dots)
 
 
 def _types(*_: Any, step: core.ClosedJaxpr, scan: Scan, linear: Linear) -> list[Any]:
@@ -108,14 +108,14 @@ def _run(*operands: Any, step: core.ClosedJaxpr, scan: Scan, linear: Linear, pla
     arguments = [*saved.constants, *saved.initial, *saved.xs]
     # A tangent that nothing reads may have no forward mode: that of a `jax.custom_vjp`.
     carry = _reached(step, scan, linear.tangents)[scan.constants : scan.constants + scan.carry]
-    moving = tuple(any(flags) for flags in zip_longest(read, carry, fillvalue=False))
+    active = tuple(any(flags) for flags in zip_longest(read, carry, fillvalue=False))
     scan = replace(scan, copied=())
     if scan.is_counted:
         # A derivative does not ask the condition again: rounding could make it stop elsewhere.
         arguments, wanted = [saved.initial[0] + saved.count, *arguments], (False, *wanted)
         step, scan = counted(step, scan)
-    results = jointly([*arguments, *dots], step, scan, Tangents(wanted, moving))
-    made = zip(places(moving), results[len(moving) :], strict=True)
+    results = jointly([*arguments, *dots], step, scan, Tangents(wanted, active))
+    made = zip(places(active), results[len(active) :], strict=True)
     return [dot for index, dot in made if read[index]]
 
 

@@ -17,7 +17,7 @@ from rnnscan.engine.analysis.effects_of_rules import has_jvp_rules
 from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at, split_list
 from rnnscan.engine.loops.rules import have_tangents, jvp_rule, transpose_rule, zero
 from rnnscan.engine.loops.stopping import stopping
-from rnnscan.engine.plan.bound import SavingScan, moving_results, saving_scan, scan_plan
+from rnnscan.engine.plan.bound import SavingScan, active_results, saving_scan, scan_plan
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.primitive import batching as batching
 from rnnscan.engine.primitive import dead_code as dead_code
@@ -94,12 +94,12 @@ def _differentiate(
     # Reverse mode: JAX does not know these tangents, to stage what depends on them.
     if any(isinstance(dot, partial_eval.JaxprTracer) for dot in dots):
         return _reverse(primals, dots, step, scan, is_whole=True)
-    flags = Tangents(tuple(active), tuple(moving_results(step, scan, active)))
+    flags = Tangents(tuple(active), tuple(active_results(step, scan, active)))
     # JAX makes zeros without the explicit axes of a mesh where none is in the context (JAX_REMAT3, jax 0.12.0).
     given = [shard_as(dots[index], jax.typeof(primals[index])) for index in places(active)]
     leaves = bind([*primals, *given], step, scan, tangents=flags)
-    results, moving = split_list(leaves, [len(flags.results)])
-    return results, replace_at([*map(zero, results)], places(flags.results), moving)
+    results, made = split_list(leaves, [len(flags.results)])
+    return results, replace_at([*map(zero, results)], places(flags.results), made)
 
 
 def _saving_every_step(operands: Sequence[Any], step: core.ClosedJaxpr, scan: Scan, saving: Saving) -> list[Any]:
@@ -214,8 +214,8 @@ def _in_parts(
     primals, dots = split_list(operands, [len(tangents.operands)])
     every = replace_at([*map(zero, primals)], places(tangents.operands), dots)
     results, result_dots = _reverse(primals, every, step, scan, is_whole=is_whole)
-    moving = [result_dots[index] for index in places(tangents.results)]
-    return [*results, *map(ad.instantiate_zeros, moving)]
+    made = [result_dots[index] for index in places(tangents.results)]
+    return [*results, *map(ad.instantiate_zeros, made)]
 
 
 def _evaluate_by_policy(saves: Callable[..., Any], unknown: Any, instantiated: Any, equation: Any) -> Any:

@@ -38,14 +38,14 @@ class Cotangents:
     Attributes:
         constants: the constants whose cotangents are wanted and not zero.
         carry: the same carry leaves.
-        moving: the carry leaves that have a cotangent in some step.
+        active: the carry leaves that have a cotangent in some step.
         x: the input leaves whose cotangents are wanted and not zero.
         ys: the leaves of y that have a cotangent.
     """
 
     constants: tuple[int, ...]
     carry: tuple[int, ...]
-    moving: tuple[int, ...]
+    active: tuple[int, ...]
     x: tuple[int, ...]
     ys: tuple[int, ...]
 
@@ -112,17 +112,17 @@ class Vjp:
         """Leaves by the kind of operand."""
         last = [len(self.residuals.kept), len(self.residuals.restored), len(self.cotangents.ys)]
         first = [self.scan.constants, self.scan.carry]
-        x = len(self.step.in_avals) - sum(first) - sum(last) - len(self.cotangents.moving)
+        x = len(self.step.in_avals) - sum(first) - sum(last) - len(self.cotangents.active)
         return Operands(*split_list(leaves, [*first, x, *last]))
 
     def results(self, leaves: Sequence[Any]) -> Results:
         """Leaves by the kind of result."""
-        counts = map(len, (self.residuals.recomputed, self.cotangents.constants, self.cotangents.moving))
+        counts = map(len, (self.residuals.recomputed, self.cotangents.constants, self.cotangents.active))
         return Results(*split_list(leaves, [*counts]))
 
     @cached_property
     def changing(self) -> list[int]:
-        """The cotangents of the carry that the step changes, among those of `Cotangents.moving`.
+        """The cotangents of the carry that the step changes, among those of `Cotangents.active`.
 
         That of a sum it does not: with `c' = c + f(x)`, the cotangent of c is that of c'. As a carry it would be
         stacked at each step for the products that read it. It is the same at every step, so it need not be a carry.
@@ -208,7 +208,7 @@ def step_vjp(plan: ScanPlan, cotangents: Cotangents) -> core.ClosedJaxpr:
     """
     step, residuals = plan.step, plan.residuals
     restored = [step.new_carry[index] for index in residuals.restored]
-    given = [*(step.y[index] for index in cotangents.ys), *(step.carry[index] for index in cotangents.moving)]
+    given = [*(step.y[index] for index in cotangents.ys), *(step.carry[index] for index in cotangents.active)]
     types = [
         *(atom.aval for atom in (*step.inputs, *step.kept, *restored)),
         *(atom.aval.to_tangent_aval() for atom in given),
@@ -216,7 +216,7 @@ def step_vjp(plan: ScanPlan, cotangents: Cotangents) -> core.ClosedJaxpr:
     sizes = [len(step.inputs), len(step.kept), len(residuals.restored), len(cotangents.ys)]
     first = [len(step.constants), len(step.carry)]
     # Those of all carry leaves that have a cotangent in some step.
-    differentiated = replace(cotangents, carry=cotangents.moving).operands(plan.scan)
+    differentiated = replace(cotangents, carry=cotangents.active).operands(plan.scan)
 
     def vjp(*leaves: Any) -> list[Any]:
         inputs, kept, known_new_carry, ct_y, ct_carry = split_list(leaves, sizes)
@@ -225,7 +225,7 @@ def step_vjp(plan: ScanPlan, cotangents: Cotangents) -> core.ClosedJaxpr:
         def differentiable(some: list[Any]) -> tuple[list[Any], tuple[Any, Any]]:
             constants, carry, x = split_list(replace_at(inputs, differentiated, some), first)
             new_carry, y, computed_and_kept = step.differentiable(constants, carry, x, known)
-            results = [*(new_carry[i] for i in cotangents.moving), *(y[i] for i in cotangents.ys)]
+            results = [*(new_carry[i] for i in cotangents.active), *(y[i] for i in cotangents.ys)]
             return results, ([new_carry[i] for i in residuals.recomputed], [*chain(*computed_and_kept)])
 
         arguments = [inputs[place] for place in differentiated]
@@ -242,7 +242,7 @@ def step_vjp(plan: ScanPlan, cotangents: Cotangents) -> core.ClosedJaxpr:
         return [*new_recomputed, *ct_arguments, *computed_and_kept]
 
     program = trace(vjp, *types)
-    counts = map(len, (residuals.recomputed, cotangents.constants, cotangents.moving, cotangents.x))
+    counts = map(len, (residuals.recomputed, cotangents.constants, cotangents.active, cotangents.x))
     recomputed = {program.known[first[0] + index] for index in residuals.recomputed}
     as_before = {*program.known[: len(step.inputs)]} - recomputed
     program = reading_kept(program, (len(program.stacked) - sum(counts)) // 2, as_before)

@@ -9,8 +9,8 @@ from jax import lax
 from jax.extend import core
 
 import rnnscan as rs
+from rnnscan.engine.analysis.activity import active_outputs
 from rnnscan.engine.analysis.leaves import places, replace_at, split_list
-from rnnscan.engine.analysis.moving import moving_outputs
 from rnnscan.engine.analysis.probe import has_tangent, tangents_if_any
 from rnnscan.engine.analysis.saving_calls import saving_equation
 from rnnscan.engine.loops.calls import differentiate_as, or_exact
@@ -18,7 +18,7 @@ from rnnscan.ir.trace import program_of
 
 
 def crossing(params, carry, x):
-    """One carry leaf moves with the inputs, one with the parameters, one counts, and one takes over another."""
+    """One carry leaf is active with the inputs, one with the parameters, one counts, and one takes over another."""
     a, b, count, late = carry
     y = (lax.stop_gradient(a), b * count, late, x.astype(jnp.int32))
     return (a * 0.5 + x, jnp.tanh(b * params), count + 1, a), y
@@ -37,12 +37,12 @@ CASES = {
 CASES["segments"] = *CASES["a scan"][:3], rs.Memory("all", segment=2)
 
 
-def by_lax(step, scan, moving):
+def by_lax(step, scan, active):
     """Which results of `lax.scan` over a step have a tangent."""
     found = []
 
-    def run(*moving_leaves):
-        operands = replace_at(zeros, places(moving), moving_leaves)
+    def run(*active_leaves):
+        operands = replace_at(zeros, places(active), active_leaves)
         constants, carry, xs = split_list(operands, [scan.constants, scan.carry])
 
         def run_step(carry, x):
@@ -54,7 +54,7 @@ def by_lax(step, scan, moving):
 
     of_x = [jnp.zeros((scan.length, *aval.shape), aval.dtype) for aval in step.in_avals[scan.constants + scan.carry :]]
     zeros = [jnp.zeros(aval.shape, aval.dtype) for aval in step.in_avals[: scan.constants + scan.carry]] + of_x
-    primals = [zeros[place] for place in places(moving)]
+    primals = [zeros[place] for place in places(active)]
     jax.eval_shape(lambda *primals: jax.jvp(run, primals, primals), *primals)
     return found
 
@@ -70,10 +70,10 @@ def test_results_with_a_tangent_are_those_of_lax_scan(case):
     for equation in filter(None, (plain, saving_equation(plain))):
         step, scan, saving = (equation.params[name] for name in ("step", "scan", "saving"))
         choices = [(False, True) if jnp.issubdtype(atom.dtype, jnp.floating) else (False,) for atom in equation.inputs]
-        for moving in filter(any, product(*choices)):
-            expected = by_lax(step, scan, moving)
+        for active in filter(any, product(*choices)):
+            expected = by_lax(step, scan, active)
             expected += [expected[leaf] for leaf in saving.starts] if saving else []
-            assert moving_outputs(equation, moving) == expected, moving
+            assert active_outputs(equation, active) == expected, active
 
 
 def several(x, y, number):
@@ -97,6 +97,6 @@ def by_loop(x, y, number):
 def test_results_of_a_call_with_a_tangent_are_those_of_its_derivative(call):
     (equation,) = program_of(jax.make_jaxpr(call)(1.0, 2.0, 3)).equations
     assert equation.name == "rnnscan_call"
-    for moving in filter(any, product((False, True), (False, True), (False,))):
-        _, expected = tangents_if_any(equation, moving)
-        assert moving_outputs(equation, moving) == expected, moving
+    for active in filter(any, product((False, True), (False, True), (False,))):
+        _, expected = tangents_if_any(equation, active)
+        assert active_outputs(equation, active) == expected, active

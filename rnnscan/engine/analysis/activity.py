@@ -19,20 +19,20 @@ from rnnscan.ir.program import Atom, Equation, Program, Value
 
 
 # (an equation, whether each operand has a tangent) -> whether each result has one
-Moves: TypeAlias = Callable[[Equation, Sequence[bool]], list[bool]]
+ActiveResults: TypeAlias = Callable[[Equation, Sequence[bool]], list[bool]]
 
-_rules: dict[str, Moves] = {}
+_rules: dict[str, ActiveResults] = {}
 
 
-def register_moving(primitive: str, moves: Moves) -> None:
+def register_activity(primitive: str, rule: ActiveResults) -> None:
     """Register which results of a primitive have a tangent, where its derivative takes long to trace.
 
     It is asked for each operand alone: that took most of the time of nested scans, and of matrix states.
     """
-    _rules[primitive] = moves
+    _rules[primitive] = rule
 
 
-def moving_values(program: Program, inputs: Iterable[Value]) -> set[Value]:
+def active_values(program: Program, inputs: Iterable[Value]) -> set[Value]:
     """The values that have a tangent in some step.
 
     Args:
@@ -42,49 +42,49 @@ def moving_values(program: Program, inputs: Iterable[Value]) -> set[Value]:
     becomes: dict[Atom, list[Value]] = defaultdict(list)
     for new_leaf, leaf in zip(program.new_carry, program.carry, strict=True):
         becomes[new_leaf].append(leaf)
-    moving, fresh = set[Value](), {*inputs}
+    active, fresh = set[Value](), {*inputs}
     while fresh:
         # In the order of the step, as in `lax.scan`: a rule sees the tangents of all inputs that have one.
         for equation in program.equations:
             if not fresh.isdisjoint(equation.reads):
-                flags = tuple(atom in moving or atom in fresh for atom in equation.inputs)
+                flags = tuple(atom in active or atom in fresh for atom in equation.inputs)
                 # All floats if the rule rejects the inputs. The derivative itself then says why, if it is taken.
-                moves = moving_outputs(equation, flags) or map(is_float, equation.outputs)
-                fresh.update(output for output in compress(equation.outputs, moves) if output not in moving)
-        moving |= fresh
-        fresh = {leaf for value in fresh for leaf in becomes[value]} - moving
-    return moving
+                reached = active_outputs(equation, flags) or map(is_float, equation.outputs)
+                fresh.update(output for output in compress(equation.outputs, reached) if output not in active)
+        active |= fresh
+        fresh = {leaf for value in fresh for leaf in becomes[value]} - active
+    return active
 
 
-def values_with_cotangents(program: Program, moving: Collection[Value], results: Iterable[Atom]) -> set[Value]:
+def values_with_cotangents(program: Program, active: Collection[Value], results: Iterable[Atom]) -> set[Value]:
     """The values that have a cotangent in some step.
 
     Args:
         program: a step.
-        moving: the values that have a tangent, from `moving_values`.
+        active: the values that have a tangent, from `active_values`.
         results: the results that have a cotangent in the last step.
     """
     maker, before = program.maker, dict(zip(program.carry, program.new_carry, strict=True))
     reached, waiting = set[Value](), [*results]
     while waiting:
         atom = waiting.pop()
-        if not isinstance(atom, Value) or atom not in moving or atom in reached:
+        if not isinstance(atom, Value) or atom not in active or atom in reached:
             continue
         reached.add(atom)
         if atom in before:
             waiting.append(before[atom])
         elif atom in maker:
-            waiting.extend(_moving_inputs(maker[atom], atom, moving))
+            waiting.extend(_active_inputs(maker[atom], atom, active))
     return reached
 
 
-def _moving_inputs(equation: Equation, output: Value, moving: Collection[Value]) -> list[Atom]:
+def _active_inputs(equation: Equation, output: Value, active: Collection[Value]) -> list[Atom]:
     """The inputs of an equation from which an output has its tangent."""
-    flags = [atom in moving for atom in equation.inputs]
+    flags = [atom in active for atom in equation.inputs]
     if flags.count(True) == 1:
         return [equation.inputs[flags.index(True)]]
     result = equation.outputs.index(output)
-    places = (place for place, moves in enumerate(flags) if moves)
+    places = (place for place, is_active in enumerate(flags) if is_active)
     return [equation.inputs[place] for place in places if _reached_outputs(equation, flags, place)[result]]
 
 
@@ -94,7 +94,7 @@ def _reached_outputs(equation: Equation, flags: Sequence[bool], place: int) -> l
     If the derivative rule rejects a tangent of that input alone, all flagged inputs get one. The outputs are then those
     whose tangents depend on the tangent of this input.
     """
-    alone = moving_outputs(equation, tuple(other == place for other in range(len(flags))))
+    alone = active_outputs(equation, tuple(other == place for other in range(len(flags))))
     if alone:
         return alone
     traced = tangents_if_any(equation, flags)
@@ -105,7 +105,7 @@ def _reached_outputs(equation: Equation, flags: Sequence[bool], place: int) -> l
     return [tangent in reached for tangent in program.stacked[results:]]
 
 
-def moving_outputs(equation: Equation, flags: tuple[bool, ...]) -> list[bool]:
+def active_outputs(equation: Equation, flags: tuple[bool, ...]) -> list[bool]:
     """Which outputs of an equation have a tangent, by its derivative rule; empty if the rule rejects these inputs."""
     if not any(map(is_float, equation.outputs)):
         return [False] * len(equation.outputs)
@@ -113,18 +113,18 @@ def moving_outputs(equation: Equation, flags: tuple[bool, ...]) -> list[bool]:
         return _rules[equation.name](equation, flags)
     key = equation.primitive, flags, len(equation.outputs)
     is_like_others = not any(map(_is_function, equation.params.values()))
-    known: list[bool] | None = _moving_outputs_of.get(key) if is_like_others else None
+    known: list[bool] | None = _active_outputs_of.get(key) if is_like_others else None
     if known is None:
         traced = tangents_if_any(equation, flags)
         known = [] if traced is None else traced[1]
         if is_like_others:
-            _moving_outputs_of[key] = known
+            _active_outputs_of[key] = known
     return known
 
 
 # (primitive, whether each input has a tangent, the number of outputs) -> whether each output has one, or nothing if the
 # rule rejects the inputs. One equation stands for all of a primitive without functions among its parameters.
-_moving_outputs_of = BoundedCache(4096)
+_active_outputs_of = BoundedCache(4096)
 
 
 def _is_function(param: Any) -> bool:
