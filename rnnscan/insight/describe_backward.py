@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from rnnscan.engine.analysis.derivative_reads import read_by_derivatives
-from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.analysis.split import Split
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
@@ -21,6 +20,7 @@ from rnnscan.engine.plan.schedule import Schedule
 from rnnscan.engine.run.backward import schedule_of
 from rnnscan.engine.run.step_vjp import Cotangents, Vjp, step_vjp
 from rnnscan.ir.dataflow import needed
+from rnnscan.ir.leaves import split_list
 from rnnscan.ir.program import Atom, Equation, Value, concrete, outputs_of
 
 

@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan.engine.analysis.flat_step import FlatStep
-from rnnscan.engine.analysis.leaves import replace_at, split_list
 from rnnscan.engine.analysis.restore import reading_kept
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.residuals import Residual, stacks
 from rnnscan.ir.dataflow import depending, needed
+from rnnscan.ir.leaves import replace_at, split_list
 from rnnscan.ir.program import Atom, Equation, Value, inputs_of, values_of
 from rnnscan.ir.trace import trace
 

@@ -9,13 +9,18 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import compress
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
+
+from jax.interpreters import ad
 
 from rnnscan._util.messages import is_float
-from rnnscan.engine.analysis.probe import tangents_if_any
 from rnnscan.engine.cache.bounded_cache import BoundedCache
 from rnnscan.ir.dataflow import depending
 from rnnscan.ir.jaxprs import is_jaxpr
+from rnnscan.ir.leaves import places, replace_at, split_list
 from rnnscan.ir.program import Atom, Equation, Program, Value
+from rnnscan.ir.rules import jvp, zero
+from rnnscan.ir.trace import trace
 
 
 # (an equation, whether each operand has a tangent) -> whether each result has one
@@ -132,3 +137,39 @@ def _is_function(param: Any) -> bool:
     if isinstance(param, tuple | list):
         return any(map(_is_function, param))
     return is_jaxpr(param) or (callable(param) and not isinstance(param, type))
+
+
+def tangents_if_any(equation: Equation, active: Sequence[bool]) -> tuple[Program, list[bool]] | None:
+    """The program `(*operands, *tangents of some) -> (*results, *their tangents)`, and which results have a tangent.
+
+    It is None if a derivative rule rejects the operands.
+
+    A callback has no derivative, and the rule of a linear solve fails for matrices with a tangent and a right-hand side
+    without one (jax 0.10 to 0.12). A rule of the user's may raise any error.
+
+    Args:
+        equation: the equation.
+        active: for each operand whether it has a tangent.
+    """
+    of_equation, key = _tangents.setdefault(equation, {}), tuple(active)
+    if key not in of_equation:
+        try:
+            of_equation[key] = _with_tangents(equation, active)
+        except Exception:
+            of_equation[key] = None
+    return of_equation[key]
+
+
+_tangents: WeakKeyDictionary[Equation, dict[tuple[bool, ...], tuple[Program, list[bool]] | None]] = WeakKeyDictionary()
+
+
+def _with_tangents(equation: Equation, active: Sequence[bool]) -> tuple[Program, list[bool]]:
+    types, indices, flags = [atom.aval for atom in equation.inputs], places(active), list[bool]()
+
+    def tangents(*leaves: Any) -> list[Any]:
+        primals, directions = split_list(leaves, [len(types)])
+        results, dots = jvp(equation.evaluate, primals, replace_at([*map(zero, primals)], indices, directions))
+        flags.extend(not isinstance(dot, ad.Zero) for dot in dots)
+        return [*results, *map(ad.instantiate_zeros, dots)]
+
+    return trace(tangents, *types, *(types[index].to_tangent_aval() for index in indices)), flags

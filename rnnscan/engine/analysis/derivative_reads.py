@@ -7,12 +7,12 @@ import jax
 import numpy as np
 
 from rnnscan._util.messages import is_float
+from rnnscan.engine.analysis.activity import tangents_if_any
 from rnnscan.engine.analysis.cones import Cones
-from rnnscan.engine.analysis.leaves import places, replace_at, split_list
-from rnnscan.engine.analysis.probe import tangents_if_any
 from rnnscan.engine.analysis.restore import derives_from_result
 from rnnscan.engine.analysis.saving_calls import read_by_derivative, saves_residuals
 from rnnscan.ir.dataflow import between, needed
+from rnnscan.ir.leaves import places, replace_at, split_list
 from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, outputs_of, values_of
 
 

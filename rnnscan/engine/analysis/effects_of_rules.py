@@ -13,8 +13,8 @@ from jax import core
 from rnnscan._util import effects
 from rnnscan._util.messages import is_float
 from rnnscan.engine.analysis.derivative_reads import all_cotangents, vjp_of_floats
-from rnnscan.engine.analysis.leaves import places
 from rnnscan.ir.bodies import with_bodies
+from rnnscan.ir.leaves import places
 from rnnscan.ir.program import Equation
 from rnnscan.ir.trace import program_of
 

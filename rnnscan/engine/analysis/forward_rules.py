@@ -11,9 +11,9 @@ from jax.interpreters import partial_eval
 
 from rnnscan._util.messages import is_float
 from rnnscan.engine.analysis.derivative_reads import vjp_of_floats
-from rnnscan.engine.analysis.leaves import places
 from rnnscan.engine.analysis.saving_calls import SCAN
 from rnnscan.ir.dataflow import depending
+from rnnscan.ir.leaves import places
 from rnnscan.ir.program import Atom, Equation, Program
 from rnnscan.ir.rewrite import replace_inputs, replace_outputs
 from rnnscan.ir.trace import inlined

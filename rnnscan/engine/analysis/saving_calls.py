@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TypeAlias
 
-from rnnscan.engine.analysis.leaves import split_list
+from rnnscan.ir.leaves import split_list
 from rnnscan.ir.program import Atom, Equation
 
 

@@ -32,11 +32,11 @@ from rnnscan._util.step_wrappers import (
 from rnnscan._util.varying import vary, varying
 from rnnscan.engine.analysis.effects_of_rules import RuleEffects, effects_of_rules
 from rnnscan.engine.analysis.flat_step import FlatStep, flatten
-from rnnscan.engine.analysis.leaves import replace_at
 from rnnscan.engine.call.broadcast_carry import Rows, may_lack_rows, share_all, share_by_cell, share_by_step
 from rnnscan.engine.units.mesh import shard_as_step
 from rnnscan.engine.units.shard_units import shard_units
 from rnnscan.ir.jaxprs import all_equations
+from rnnscan.ir.leaves import replace_at
 from rnnscan.memory import Memory, check_names
 from rnnscan.naming import Names, StepInfo, trace_step
 from rnnscan.newton import Newton

@@ -28,13 +28,12 @@ from rnnscan._checks import has_remat3
 from rnnscan._util import effects
 from rnnscan._util.messages import is_float
 from rnnscan.engine.analysis.activity import active_values, register_activity
-from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at, split_list
-from rnnscan.engine.analysis.probe import mapped_results
 from rnnscan.engine.loops.exact import Exact, Parallel, all_finite, guarded
 from rnnscan.engine.loops.lowering import run_by_program
-from rnnscan.engine.loops.rules import batch_by, have_tangents, jvp, over_axis, transpose_rule, zero
 from rnnscan.engine.loops.unused_results import without_dead_code
+from rnnscan.ir.leaves import as_arrays, places, replace_at, split_list
 from rnnscan.ir.program import Equation
+from rnnscan.ir.rules import batch_by, have_tangents, jvp, mapped_results, over_axis, transpose_rule, zero
 from rnnscan.ir.trace import program_of
 
 
@@ -195,26 +194,21 @@ def _tangents(closed: core.ClosedJaxpr, active: Sequence[int], count: int, *leav
         leaves: the operands and these tangents.
     """
     primals, dots = split_list(leaves, [len(closed.in_avals)])
-    of_active, some = _of_active(closed, active, count, primals)
-    _, result_dots, trusted = jax.jvp(of_active, some, dots, has_aux=True)
-    return _trusted(result_dots, trusted)
+    results, result_dots = jvp(core.jaxpr_as_fun(closed), primals, replace_at([*map(zero, primals)], active, dots))
+    return _trusted([*map(ad.instantiate_zeros, result_dots[:count])], results[count:])
 
 
 def _cotangents(closed: core.ClosedJaxpr, active: Sequence[int], given: Sequence[bool], *leaves: Any) -> list[Any]:
     """The cotangents of active operands. `given`: for each result whether it has one. These are the last leaves."""
     primals, cotangents = split_list(leaves, [len(closed.in_avals)])
-    of_active, some = _of_active(closed, active, len(given), primals)
-    results, vjp, trusted = jax.vjp(of_active, *some, has_aux=True)
-    zeros = [lax.full_like(leaf, 0) for leaf in results]
-    return _trusted(vjp(replace_at(zeros, places(given), cotangents)), trusted)
 
-
-def _of_active(closed: core.ClosedJaxpr, active: Sequence[int], count: int, primals: Sequence[Any]) -> tuple[Any, Any]:
     def of_active(*some: Any) -> tuple[list[Any], list[Any]]:
-        results, trusted = split_list(core.jaxpr_as_fun(closed)(*replace_at(primals, active, some)), [count])
+        results, trusted = split_list(core.jaxpr_as_fun(closed)(*replace_at(primals, active, some)), [len(given)])
         return results, trusted
 
-    return of_active, [primals[index] for index in active]
+    results, vjp, trusted = jax.vjp(of_active, *(primals[index] for index in active), has_aux=True)
+    zeros = [lax.full_like(leaf, 0) for leaf in results]
+    return _trusted(vjp(replace_at(zeros, places(given), cotangents)), trusted)
 
 
 def _trusted(derivatives: Sequence[Any], trusted: Sequence[Any]) -> list[Any]:

@@ -13,8 +13,8 @@ from jax._src import checkify
 from jax.extend import core
 from jax.interpreters import mlir
 
-from rnnscan.engine.analysis.leaves import as_arrays
 from rnnscan.ir.invalid_values import are_searched, run_checked_jaxpr
+from rnnscan.ir.leaves import as_arrays
 
 
 # (types of the operands, parameters, platform or None) -> program

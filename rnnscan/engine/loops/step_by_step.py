@@ -9,10 +9,10 @@ from jax import lax
 
 from rnnscan._util.varying import vary_as
 from rnnscan.engine.analysis.cycle import Cycle
-from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.analysis.recurrence import Recurrence
 from rnnscan.engine.loops.batched_values import Chunk
 from rnnscan.engine.loops.indexing import shifted
+from rnnscan.ir.leaves import split_list
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from jax.extend import core
 from jax.interpreters import partial_eval
 
 from rnnscan._util import effects
-from rnnscan.engine.analysis.leaves import split_list
+from rnnscan.ir.leaves import split_list
 
 
 def without_dead_code(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:

@@ -9,7 +9,6 @@ from jax.extend import core
 
 from rnnscan.engine.analysis.activity import register_activity
 from rnnscan.engine.analysis.flat_step import FlatStep
-from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.analysis.saving_calls import SCAN, register_saving
 from rnnscan.engine.cache.by_jaxpr import cached_by_jaxpr
 from rnnscan.engine.costs.heuristics import Heuristics, for_platform
@@ -17,6 +16,7 @@ from rnnscan.engine.one_kernel.small_step import small_loop
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.primitive.scan import InnerScan, Saving, Scan, scan_p, y_size
 from rnnscan.ir.invalid_values import are_searched
+from rnnscan.ir.leaves import split_list
 from rnnscan.ir.program import Atom, Equation, operation
 from rnnscan.ir.structure import key_of_jaxpr, key_of_step
 from rnnscan.ir.trace import program_as_jaxpr, program_of

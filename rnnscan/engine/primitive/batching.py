@@ -9,11 +9,10 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-from rnnscan.engine.analysis.leaves import places
-from rnnscan.engine.analysis.probe import mapped_results
-from rnnscan.engine.loops.rules import batch_by, over_axis
 from rnnscan.engine.primitive.joint import joint
 from rnnscan.engine.primitive.scan import Saving, Scan, Tangents, bind, joint_scan_p, scan_p, y_size
+from rnnscan.ir.leaves import places
+from rnnscan.ir.rules import batch_by, mapped_results, over_axis
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from typing import Any
 from jax.extend import core
 from jax.interpreters import partial_eval
 
-from rnnscan.engine.analysis.leaves import places, split_list
 from rnnscan.engine.cache.by_jaxpr import cached_by_jaxpr
 from rnnscan.engine.primitive.joint import joint
 from rnnscan.engine.primitive.scan import Scan, Tangents, joint_scan_p, scan_p, y_size
+from rnnscan.ir.leaves import places, split_list
 
 
 def live_part(

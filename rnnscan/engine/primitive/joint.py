@@ -7,11 +7,13 @@ from typing import Any, TypeAlias
 import jax
 from jax import lax
 from jax.extend import core
+from jax.interpreters import ad
 
-from rnnscan.engine.analysis.leaves import places, split_list
 from rnnscan.engine.cache.by_jaxpr import cached_by_jaxpr
 from rnnscan.engine.loops.unused_results import without_dead_code
 from rnnscan.engine.primitive.scan import Scan, Tangents, bind, reading, y_size
+from rnnscan.ir.leaves import places, split_list
+from rnnscan.ir.rules import jvp, zero
 
 
 # (operands, step, parameters) -> results
@@ -56,16 +58,9 @@ def joint(step: core.ClosedJaxpr, scan: Scan, tangents: Tangents) -> Joint:
 
     def run_both(*leaves: Any) -> list[Any]:
         values = dict(zip(order, leaves, strict=True))
-
-        def of_active(*some: Any) -> tuple[list[Any], list[Any]]:
-            whole = {leaf: values[leaf, False] for leaf in range(size)} | dict(zip(active, some, strict=True))
-            results = run(*whole.values())
-            return [results[index] for index in active_results], results
-
-        primals, directions = ([values[leaf, is_dot] for leaf in active] for is_dot in (False, True))
-        _, dots, results = jax.jvp(of_active, primals, directions, has_aux=True)
-        dot_of = dict(zip(active_results, dots, strict=True))
-        return [dot_of[leaf] if is_dot else results[leaf] for leaf, is_dot in made]
+        primals = [values[leaf, False] for leaf in range(size)]
+        results, dots = jvp(run, primals, [values.get((leaf, True), zero(primals[leaf])) for leaf in range(size)])
+        return [ad.instantiate_zeros(dots[leaf]) if is_dot else results[leaf] for leaf, is_dot in made]
 
     avals = [step.in_avals[leaf].to_tangent_aval() if is_dot else step.in_avals[leaf] for leaf, is_dot in order]
     dots = {leaf: len(tangents.operands) + number for number, leaf in enumerate(places(tangents.operands))}

@@ -11,7 +11,6 @@ from typing import Any
 import jax.numpy as jnp
 
 from rnnscan._util.step_wrappers import type_of_step
-from rnnscan.engine.analysis.leaves import replace_at
 from rnnscan.engine.costs.heuristics import Heuristics
 from rnnscan.engine.loops.batched_values import of_stack
 from rnnscan.engine.loops.sharded_rows import sharded_rows
@@ -23,6 +22,7 @@ from rnnscan.engine.run.runner import Runner, invariant_values
 from rnnscan.engine.run.saved import Saved
 from rnnscan.engine.run.step_vjp import Vjp
 from rnnscan.engine.units.mesh import unit_mesh
+from rnnscan.ir.leaves import replace_at
 from rnnscan.ir.program import Value
 
 

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
-from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.cache.by_jaxpr import cached_by_jaxpr
 from rnnscan.engine.loops.batched_values import all_of
 from rnnscan.engine.loops.stopping import reversed_steps
@@ -22,6 +21,7 @@ from rnnscan.engine.plan.residuals import ResidualPlan
 from rnnscan.engine.primitive.scan import Scan, bind, counted
 from rnnscan.engine.run.saved import Saved
 from rnnscan.engine.run.step_vjp import Cotangents, Vjp
+from rnnscan.ir.leaves import split_list
 from rnnscan.ir.trace import program_as_jaxpr
 
 

@@ -13,9 +13,9 @@ from jax.extend import core
 
 from rnnscan._util.dtypes import at_least_float32
 from rnnscan.engine.analysis.flat_step import FlatStep
-from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.loops.sharded_rows import ShardedRows, sharded_rows
 from rnnscan.engine.primitive.scan import Scan, bind
+from rnnscan.ir.leaves import split_list
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,8 @@ from rnnscan._util.dtypes import at_least_float32
 from rnnscan._util.messages import is_key
 from rnnscan._util.step_wrappers import type_of_step
 from rnnscan._util.zeros import zeros_of_type, zeros_of_value
-from rnnscan.engine.analysis.leaves import leaves_at, places, split_list
 from rnnscan.engine.cache.by_jaxpr import cached_by_jaxpr
 from rnnscan.engine.costs.heuristics import for_platform
-from rnnscan.engine.loops.rules import batch_by, jvp_rule, transpose_rule
 from rnnscan.engine.plan.bound import scan_plan
 from rnnscan.engine.primitive.batching import moved, on_rows
 from rnnscan.engine.primitive.dead_code import live_part
@@ -34,6 +32,8 @@ from rnnscan.engine.run.backward_scans import run_backward_scans
 from rnnscan.engine.run.saved import Reads, Saved
 from rnnscan.engine.run.step_vjp import Cotangents, Vjp, step_vjp
 from rnnscan.engine.units.mesh import sharding_units
+from rnnscan.ir.leaves import leaves_at, places, split_list
+from rnnscan.ir.rules import batch_by, jvp_rule, transpose_rule
 
 
 cotangent_scan_p = ScanPrimitive("rnnscan_cotangent_scan")

@@ -7,7 +7,6 @@ from typing import Any
 import jax.numpy as jnp
 from jax.extend import core
 
-from rnnscan.engine.analysis.leaves import replace_at
 from rnnscan.engine.analysis.split import Loop, Split
 from rnnscan.engine.loops.batched_values import Chunk, of_stack
 from rnnscan.engine.loops.steps import Starts
@@ -17,6 +16,7 @@ from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.run.in_chunks import run_in_chunks
 from rnnscan.engine.run.runner import Runner, invariant_values
 from rnnscan.engine.run.saved import to_host
+from rnnscan.ir.leaves import replace_at
 from rnnscan.ir.program import evaluate, read, total_bytes, values_of
 
 

@@ -17,8 +17,6 @@ import jax
 from jax.extend import core
 from jax.interpreters import ad, partial_eval
 
-from rnnscan.engine.analysis.leaves import Keys, as_arrays, as_key_data, places, replace_at, split_list, with_keys
-from rnnscan.engine.loops.rules import batch_by, have_tangents, jvp_rule, over_axis, zero
 from rnnscan.engine.plan.bound import scan_plan
 from rnnscan.engine.plan.residuals import ResidualPlan
 from rnnscan.engine.primitive.joint import jointly
@@ -32,6 +30,8 @@ from rnnscan.engine.primitive.scan import (
 )
 from rnnscan.engine.run.cotangent_scan import cotangents_of_scan
 from rnnscan.engine.run.saved import Saved
+from rnnscan.ir.leaves import Keys, as_arrays, as_key_data, places, replace_at, split_list, with_keys
+from rnnscan.ir.rules import batch_by, have_tangents, jvp_rule, over_axis, zero
 
 
 linear_scan_p = ScanPrimitive("rnnscan_linear_scan")

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from rnnscan.engine.analysis.flat_step import FlatStep
-from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.loops.calls import differentiate_as
 from rnnscan.engine.plan.bound import bound_step
 from rnnscan.engine.plan.scan_plan import ScanPlan
@@ -14,6 +13,7 @@ from rnnscan.engine.primitive.scan import bind
 from rnnscan.engine.run.forward import run_forward
 from rnnscan.engine.run.runner import Runner, invariant_values
 from rnnscan.engine.run.segments import run_nested
+from rnnscan.ir.leaves import split_list
 
 
 # (plan, constants, carry, xs) -> (carry, ys, other stacks to return): runs a scan over other parts of the carry.

@@ -14,7 +14,6 @@ from rnnscan._util.dtypes import at_least_float32
 from rnnscan._util.zeros import zeros_of_value
 from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.fusion_barriers import fusion_barriers
-from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.analysis.split import Loop, Split
 from rnnscan.engine.analysis.stacks import has_product, operands_of_products, parts_of_stacks, row_by_row
 from rnnscan.engine.analysis.unreduced_sums import LoopSums, unreduced
@@ -24,6 +23,7 @@ from rnnscan.engine.loops.sharded_rows import ShardedRows, SumsByParts
 from rnnscan.engine.loops.step_by_step import CycleLoop
 from rnnscan.engine.loops.steps import LoopStep, Starts, run_steps
 from rnnscan.engine.loops.time_loop import TimeLoop
+from rnnscan.ir.leaves import split_list
 from rnnscan.ir.program import Atom, Equation, Value, evaluate, read
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import jax
 
-from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.loops.batched_values import Source, StackPart, of_neighbors, of_stack
 from rnnscan.engine.plan.residuals import ResidualPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.primitive.scan import Scan
+from rnnscan.ir.leaves import split_list
 
 
 @dataclass(frozen=True)

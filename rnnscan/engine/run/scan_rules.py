@@ -14,8 +14,6 @@ from jax.extend import core
 from jax.interpreters import ad, partial_eval
 
 from rnnscan.engine.analysis.effects_of_rules import has_jvp_rules
-from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at, split_list
-from rnnscan.engine.loops.rules import have_tangents, jvp_rule, transpose_rule, zero
 from rnnscan.engine.loops.stopping import stopping
 from rnnscan.engine.plan.bound import SavingScan, active_results, saving_scan, scan_plan
 from rnnscan.engine.plan.scan_plan import ScanPlan
@@ -38,6 +36,8 @@ from rnnscan.engine.run.linear_scan import tangents_of_scan
 from rnnscan.engine.run.matrix_windows import run_windows
 from rnnscan.engine.run.saved import Saved
 from rnnscan.engine.units.mesh import shard_as, sharding_units
+from rnnscan.ir.leaves import as_arrays, places, replace_at, split_list
+from rnnscan.ir.rules import have_tangents, jvp_rule, transpose_rule, zero
 
 
 def run_scan(

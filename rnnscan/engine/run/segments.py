@@ -16,11 +16,11 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
-from rnnscan.engine.analysis.leaves import split_list, without_keys
 from rnnscan.engine.loops.time_loop import TimeLoop
 from rnnscan.engine.plan.bound import shared
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.primitive.scan import Scan, bind, reading
+from rnnscan.ir.leaves import split_list, without_keys
 
 
 # (carry, xs, length) -> (carry, ys)

@@ -17,7 +17,6 @@ from jax.extend import core
 from rnnscan._util.dtypes import at_least_float32
 from rnnscan._util.zeros import zeros_of_value
 from rnnscan.engine.analysis.flat_step import FlatStep
-from rnnscan.engine.analysis.leaves import places, replace_at, split_list
 from rnnscan.engine.analysis.restore import reading_kept
 from rnnscan.engine.costs.heuristics import Heuristics, of_scan
 from rnnscan.engine.loops.indexing import item_of
@@ -27,6 +26,7 @@ from rnnscan.engine.plan.residuals import ResidualPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.primitive.dead_code import live_part
 from rnnscan.engine.primitive.scan import Scan
+from rnnscan.ir.leaves import places, replace_at, split_list
 from rnnscan.ir.program import Program
 from rnnscan.ir.trace import program_as_jaxpr, program_of, trace
 

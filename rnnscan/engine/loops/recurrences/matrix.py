@@ -15,7 +15,6 @@ from jax import lax
 
 from rnnscan._util.dtypes import promoted
 from rnnscan._util.varying import vary_as
-from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.analysis.matrix_form import ONE
 from rnnscan.engine.analysis.matrix_groups import Group, keys_of, queries_of
 from rnnscan.engine.analysis.matrix_states import MatrixState
@@ -26,6 +25,7 @@ from rnnscan.engine.loops.matrix_chunks import run_chunks
 from rnnscan.engine.loops.matrix_parts import Factors, factors_at_step, finish, in_order
 from rnnscan.engine.loops.step_by_step import CycleLoop
 from rnnscan.engine.loops.time_loop import TimeLoop
+from rnnscan.ir.leaves import split_list
 from rnnscan.ir.program import Value, evaluate, read
 
 

@@ -4,13 +4,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import jax
+from jax.custom_batching import custom_vmap
 from jax.extend import core
 from jax.interpreters import ad, batching
 
-from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at
-from rnnscan.engine.analysis.probe import has_tangent, no_axis_is_mapped
+from rnnscan.ir.leaves import as_arrays, places, replace_at
 
 
+# function of arrays -> function of arrays
+Transform: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 # operands -> results
 Function: TypeAlias = Callable[..., list[Any]]
 # (axis, operands, their axes of rows, **parameters) -> results and their axes of rows
@@ -34,7 +36,8 @@ def jvp(function: Function, primals: Sequence[Any], tangents: Sequence[Any]) -> 
 
     def run(*active_leaves: Any) -> list[Any]:
         results = function(*replace_at(primals, active, active_leaves))
-        flags.extend(map(has_tangent, results))
+        # JAX unpacks results that have no tangent.
+        flags.extend(isinstance(leaf, ad.JVPTracer) for leaf in results)
         return results
 
     results, dots = jax.jvp(run, [primals[index] for index in active], [tangents[index] for index in active])
@@ -84,3 +87,44 @@ def over_axis(axis: Any, function: Callable[..., Any], axes: Sequence[int | None
     """A function under `jax.vmap`, as a rule of `fancy_primitive_batchers` is given it."""
     options = {"axis_size": axis.size, "axis_name": axis.name, "spmd_axis_name": axis.spmd_name}
     return jax.vmap(function, in_axes=tuple(axes), out_axes=out_axes, **options)
+
+
+def mapped_results(vmap: Transform, function: Callable[..., Sequence[Any]], types: Sequence[Any]) -> list[bool]:
+    """Which results of a function does `jax.vmap` map?
+
+    Args:
+        vmap: `jax.vmap` with its axes.
+        function: returns a flat list of arrays.
+        types: the types of the arguments of `vmap(function)`.
+
+    Returns:
+        For each result whether it is mapped.
+    """
+    are_mapped: list[bool] = []
+
+    @custom_vmap
+    def probe(results: list[Any]) -> list[Any]:
+        return results
+
+    @probe.def_vmap
+    def note(_: int, flags: list[list[bool]], results: list[Any]) -> tuple[list[Any], list[bool]]:
+        are_mapped[:] = flags[0]
+        return results, flags[0]
+
+    def probed(*operands: Any) -> list[Any]:
+        results = [*function(*operands)]
+        # The rule is not asked if no result is mapped.
+        are_mapped[:] = [False] * len(results)
+        return list(probe(results))
+
+    jax.make_jaxpr(vmap(probed))(*types)
+    return are_mapped
+
+
+def no_axis_is_mapped(axis: Any, axes: Sequence[int | None]) -> bool:
+    """Whether a rule of `fancy_primitive_batchers` has nothing to map.
+
+    JAX asks it for operands without the axis too. Their results must not have it: `jax.jacfwd` of a `jax.jvp` rejects a
+    value that has it. An axis without a name has a plain object for one (jax 0.10 to 0.12).
+    """
+    return all(operand_axis is None for operand_axis in axes) and type(axis.name) is object
