@@ -142,6 +142,9 @@ def _small_loops(sizes: Sizes) -> Iterator[Probe]:
     factor = partial(lax.linalg.cholesky, symmetrize_input=False)
     more, fewer = _repeated(factor, 3), _repeated(factor, 1)
     yield _compared("ns_per_call", "a Cholesky factor of 2 x 2", more, fewer, jnp.eye(2), sizes.steps, 2)
+    side = max(2, sizes.width // 32)
+    title, units = f"a Cholesky factor of {side} x {side}, with its call", 2 * side**2
+    yield _compared("ns_per_factored", title, more, fewer, jnp.eye(side), sizes.steps, units)
     steps = 16 * sizes.steps
 
     def one_kernel(times: int) -> Callable[[], Any]:

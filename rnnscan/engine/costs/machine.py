@@ -65,7 +65,7 @@ class Machine:
         ns_per_moved: for each element that is read or written by index, or reversed.
         ns_per_random: for each random number.
         ns_per_sorted: for each element of a sort or a cumulative sum.
-        ns_per_factored: for each element of factors of a matrix, or of a solution with them.
+        ns_per_factored: for each element of factors of a matrix, or of a solution with them, the call included.
         ns_per_product: for each product of values that change from step to step, which is a call of its own.
         ns_per_operation: for each addition and multiplication of such a product.
         ns_per_batched_operation: for those of a product with an operand that is the same at every step. It can run for
