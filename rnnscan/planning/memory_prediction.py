@@ -13,9 +13,8 @@ from typing import Any
 import jax
 from jax.extend import core
 
-from rnnscan.engine.loops.unused_results import without_dead_code
 from rnnscan.ir.dataflow import depending, needed
-from rnnscan.ir.jaxprs import inner_bodies
+from rnnscan.ir.jaxprs import inner_bodies, without_dead_code
 from rnnscan.ir.program import Atom, Equation, Program, Value, values_of
 from rnnscan.ir.trace import trace
 from rnnscan.ir.traits import Kind

@@ -30,7 +30,7 @@ from rnnscan._util.messages import is_float
 from rnnscan.engine.analysis.activity import active_values, register_activity
 from rnnscan.engine.loops.exact import Exact, Parallel, all_finite, guarded
 from rnnscan.engine.loops.lowering import run_by_program
-from rnnscan.engine.loops.unused_results import without_dead_code
+from rnnscan.ir.jaxprs import without_dead_code
 from rnnscan.ir.leaves import as_arrays, places, replace_at, split_list
 from rnnscan.ir.program import Equation
 from rnnscan.ir.rules import batch_by, have_tangents, jvp, mapped_results, over_axis, transpose_rule, zero

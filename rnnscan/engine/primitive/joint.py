@@ -10,8 +10,8 @@ from jax.extend import core
 from jax.interpreters import ad
 
 from rnnscan.engine.cache.by_jaxpr import cached_by_jaxpr
-from rnnscan.engine.loops.unused_results import without_dead_code
 from rnnscan.engine.primitive.scan import Scan, Tangents, bind, reading, y_size
+from rnnscan.ir.jaxprs import without_dead_code
 from rnnscan.ir.leaves import places, split_list
 from rnnscan.ir.rules import jvp, zero
 

@@ -20,7 +20,7 @@ from jax.extend import core
 from rnnscan._util.varying import in_mesh_of
 from rnnscan.engine.costs.heuristics import Heuristics, Whole
 from rnnscan.engine.loops.lowering import run_by_program
-from rnnscan.engine.loops.unused_results import without_dead_code
+from rnnscan.ir.jaxprs import without_dead_code
 from rnnscan.ir.leaves import places, split_list
 from rnnscan.ir.program import nominal_size
 from rnnscan.newton import Newton
