@@ -90,7 +90,7 @@ class Form:
     Attributes:
         decay: the factor of the state.
         terms: the factors u and w of each outer product.
-        matrices: the factors c and R of each matrix that is the same at every step.
+        matrices: the factors c and R of each matrix that is the same at every step, each matrix once.
     """
 
     decay: Factor = ZERO
@@ -121,7 +121,11 @@ class Form:
 
     def __add__(self, other: "Form") -> "Form":
         """The sum of two forms."""
-        return Form(total(self.decay, other.decay), (*self.terms, *other.terms), (*self.matrices, *other.matrices))
+        coefficients = dict[Factor, Factor]()
+        for coefficient, matrix in (*self.matrices, *other.matrices):
+            coefficients[matrix] = total(coefficients.get(matrix, ZERO), coefficient)
+        matrices = tuple((coefficient, matrix) for matrix, coefficient in coefficients.items())
+        return Form(total(self.decay, other.decay), (*self.terms, *other.terms), matrices)
 
     def __neg__(self) -> "Form":
         """The negative of a form."""

@@ -177,6 +177,8 @@ class _Follower:
             raise NoFormError("its new value does not depend on it")
         if not self._reads:
             raise NoFormError("nothing reads it")
+        if not inside[new_leaf].terms:
+            raise NoFormError("no outer product is added to it")
         state = MatrixState(
             self._index,
             self._leaf,
@@ -230,8 +232,10 @@ class _Follower:
         raise NoFormError(f"{name} is not followed")
 
     def _keeps_digits(self, equation: Equation) -> bool:
+        # Products of integers are divided and wrap around as such, and those of float16 overflow.
         (source,), (result,) = equation.inputs, equation.outputs
-        return result.dtype in _WIDE and (source.dtype in _WIDE or source not in self._dependent)
+        is_update = source not in self._dependent and source.dtype == jnp.bfloat16
+        return result.dtype in _WIDE and (source.dtype in _WIDE or is_update)
 
     def _product(self, left: Atom, right: Atom) -> Form:
         if left in self._dependent and right in self._dependent:
@@ -296,7 +300,7 @@ class _Follower:
     def _smaller(self, atom: Atom, target: tuple[int, ...]) -> list[Factor]:
         """Factors with fewer axes than a value has, from which it is made; none if there are not."""
         maker = self._maker.get(atom)
-        if maker is None:
+        if maker is None or not maker.inputs:
             return []
         name, operand = maker.name, maker.inputs[0]
         place = dict(zip(_varying(atom.shape), target, strict=True))
