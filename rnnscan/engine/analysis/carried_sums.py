@@ -43,8 +43,9 @@ def as_sums(program: Program, kept: Collection[Value] = ()) -> Program:
 
 
 def _term(equation: Equation, leaf: Value) -> Atom | None:
-    """What is added to a leaf; None if it is no addition, or rounds to 16 bits."""
+    """What is added to a leaf; None if it is no addition, rounds to 16 bits, or repeats the term along an axis."""
     is_wide = jnp.issubdtype(leaf.dtype, jnp.inexact) and leaf.dtype.itemsize >= 4
     if equation.name not in _ADDITIONS or leaf not in equation.inputs or not is_wide:
         return None
-    return equation.inputs[1 - equation.inputs.index(leaf)]
+    term = equation.inputs[1 - equation.inputs.index(leaf)]
+    return term if term.shape == leaf.shape else None

@@ -194,7 +194,7 @@ class Chunk:
     def added_to(self, total: Any, atom: Atom) -> Any:
         """A total, and the sum of a value over the steps. Rows of a table are added in place."""
         equation = self._maker.get(atom)
-        if equation is None or atom in self._sums or not self._scatters(atom):
+        if equation is None or atom in self._sums or atom.shape != total.shape or not self._scatters(atom):
             return added(total, self.sum(atom))
         if equation.name == "scatter-add":
             return equation.origin.run(scattered_over_steps, equation, total, *map(self.stacked, equation.inputs[1:]))

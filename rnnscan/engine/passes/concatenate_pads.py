@@ -27,14 +27,11 @@ def concatenate_pads(program: Program) -> Program:
         for axis, pieces in places.items():
             size = pieces[0].term.shape[axis]
             while row := _row(pieces, 0, size):
-                concatenations.append(
-                    concatenated([piece.value for piece in row], axis, sums.maker[row[0].term].origin)
-                )
-                pieces = [piece for piece in pieces if piece not in row]
-                terms = [
-                    *concatenations[-1].outputs,
-                    *(term for term in terms if term not in {piece.term for piece in row}),
-                ]
+                concatenations.append(concatenated([one.value for one in row], axis, sums.maker[row[0].term].origin))
+                for one in row:  # A term may be there twice.
+                    pieces.remove(one)
+                    terms.remove(one.term)
+                terms = [*concatenations[-1].outputs, *terms]
         return concatenations, terms
 
     return sums.rewritten(rewrite)
@@ -51,12 +48,11 @@ class _Piece(NamedTuple):
 
 def _row(pieces: Sequence[_Piece], begin: int, end: int) -> list[_Piece]:
     """Pieces that lie side by side from `begin` to `end`; empty if there are none."""
-    for piece in pieces:
-        if piece.begin == begin < piece.end <= end:
-            rest = _row(pieces, piece.end, end)
-            if rest or piece.end == end:
-                return [piece, *rest]
-    return []
+    to_end: dict[int, list[_Piece]] = {end: []}
+    for piece in sorted(pieces, key=lambda piece: -piece.begin):
+        if piece.begin < piece.end and piece.end in to_end:
+            to_end.setdefault(piece.begin, [piece, *to_end[piece.end]])
+    return to_end.get(begin, [])
 
 
 def _padded(equation: Equation | None) -> list[tuple[int, int]]:

@@ -61,7 +61,8 @@ def _writes_term(equation: Equation, sums: Sums, terms: set[Atom]) -> bool:
     if equation.name != "dynamic_update_slice" or not is_zero(equation.inputs[0], sums.maker):
         return False
     (result,) = equation.outputs
-    return result in terms and sums.is_read_once(result) and jnp.issubdtype(result.dtype, jnp.inexact)
+    is_table = result.shape and jnp.issubdtype(result.dtype, jnp.inexact)
+    return bool(is_table) and result in terms and sums.is_read_once(result)
 
 
 def _scatter(equation: Equation) -> Sequence[Equation]:

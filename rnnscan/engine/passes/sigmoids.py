@@ -43,7 +43,7 @@ def _of_sigmoid(equation: Equation, maker: Mapping[Atom, Equation]) -> Atom | No
         return None
     first, second = (_where_finite(atom, maker) for atom in difference.inputs)
     x = None if second is None else _of_softplus(second, maker)
-    return x if x is not None and x is first and x.shape == equation.outputs[0].shape else None
+    return x if x is not None and x is first else None
 
 
 def _of_softplus(atom: Atom, maker: Mapping[Atom, Equation]) -> Atom | None:
@@ -51,8 +51,10 @@ def _of_softplus(atom: Atom, maker: Mapping[Atom, Equation]) -> Atom | None:
     call = maker.get(atom)
     if call is None or call.name != "custom_jvp_call" or len(call.inputs) != 2:
         return None
+    x, zeros = call.inputs
     made_by = [eqn.primitive.name for eqn in call.params["call_jaxpr"].eqns]
-    return call.inputs[0] if made_by == _LOG_ADD_EXP and is_zero(call.inputs[1], maker) else None
+    is_softplus = made_by == _LOG_ADD_EXP and is_zero(zeros, maker) and x.shape == call.outputs[0].shape
+    return x if is_softplus else None
 
 
 def _where_finite(atom: Atom, maker: Mapping[Atom, Equation]) -> Atom | None:

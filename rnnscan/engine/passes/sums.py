@@ -9,8 +9,8 @@ from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import Atom, Equation, Program, Value, values_of
 
 
-# From the terms of a sum to new equations, and the terms to add after them. The first term has the shape of the sum. No
-# equations: keep the sum.
+# From the terms of a sum that have its shape to new equations, and the terms to add after them. No equations: keep the
+# sum.
 Rewrite: TypeAlias = Callable[[list[Atom]], tuple[Sequence[Equation], Sequence[Atom]]]
 
 _ADDITIONS = frozenset({"add", "add_any"})
@@ -40,8 +40,11 @@ class Sums:
         whole = additions - {self._inner(equation, atom) for equation in additions for atom in equation.inputs}
         equations: list[Equation] = []
         for equation in self.equations:
-            new_equations, terms = rewrite(self._terms(equation)) if equation in whole else ((), ())
-            equations += _sum(new_equations, terms, equation) if new_equations else [equation]
+            terms = self._terms(equation) if equation in whole else []
+            # JAX adds terms of size 1 along an axis, and numbers, as they are.
+            smaller = [term for term in terms if term.shape != equation.outputs[0].shape]
+            new_equations, others = rewrite([term for term in terms if term not in smaller]) if terms else ((), ())
+            equations += _sum(new_equations, [*others, *smaller], equation) if new_equations else [equation]
         return replace(self.program, equations=tuple(needed(equations, self.program.outputs)))
 
     def terms(self, atom: Atom) -> list[Atom]:
