@@ -14,12 +14,13 @@ from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Integer
 
 from rnnscan._util.messages import is_count, is_key, is_weak
 from rnnscan._util.ranks import over_rows
 from rnnscan._util.refs import is_ref
+from rnnscan._util.varying import in_mesh
 from rnnscan._util.zeros import zeros_of_step
 
 
@@ -89,12 +90,7 @@ def type_of_step(leaf: Any) -> Any:
         aval = jax.typeof(leaf)
         if aval.sharding.mesh.empty and not aval.manual_axis_type.varying:  # The trace below takes a millisecond.
             return jax.ShapeDtypeStruct(aval.shape[1:], aval.dtype, weak_type=is_weak(leaf))
-        step_type = jax.eval_shape(lambda leaf: leaf[0], leaf)
-        if aval.manual_axis_type.varying and step_type.sharding is None and not aval.sharding.mesh.empty:
-            # Where only some axes of the mesh are those of `shard_map`, the type of a trace's argument needs the mesh.
-            spec = PartitionSpec(*aval.sharding.spec[1:])
-            return step_type.update(sharding=NamedSharding(aval.sharding.mesh, spec))
-        return step_type
+        return in_mesh(jax.eval_shape(lambda leaf: leaf[0], leaf), aval, PartitionSpec(*aval.sharding.spec[1:]))
     return jax.eval_shape(lambda leaf: leaf[0], leaf)
 
 

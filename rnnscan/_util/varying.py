@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 from jax import lax
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 
 def varying(aval: Any) -> frozenset[str]:
@@ -17,6 +17,16 @@ def varying(aval: Any) -> frozenset[str]:
 def explicit_spec(aval: Any) -> PartitionSpec:
     """The explicit axes over which each axis of a type is sharded."""
     return getattr(getattr(aval, "sharding", None), "spec", None) or PartitionSpec()
+
+
+def in_mesh(made: Any, of: Any, spec: PartitionSpec) -> Any:
+    """The type of a value that is made of a value of another type, as `jax.eval_shape` returns it, in the mesh of that.
+
+    Where only some axes of the mesh are those of `shard_map`, the type of a trace's argument needs the mesh.
+    """
+    if varying(of) and made.sharding is None and not of.sharding.mesh.empty:
+        return made.update(sharding=NamedSharding(of.sharding.mesh, spec))
+    return made
 
 
 def vary(tree: Any, axes: frozenset[str]) -> Any:

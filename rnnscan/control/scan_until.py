@@ -107,11 +107,12 @@ def _run(pair: _until.Pair, *, params: Any, carry: Any, xs: Any, **options: Any)
             stopped = _until.as_booleans("scan_until", "stop", stop(params, carry, y), rows=True)
         return carry, y, jax.lax.stop_gradient(stopped)
 
-    def until(params: Any, state: Any, x: Any) -> tuple[Any, Any]:
-        carry, running, count = state
+    def until(params_and_first: Any, state: Any, x: Any) -> tuple[Any, Any]:
+        (params, first), (carry, running, count) = params_and_first, state
 
         def run(carry: Any, x: Any) -> tuple[Any, Any]:
-            new_carry, y, stopped = step(params, carry, x)
+            # A row that stopped may have a carry without a finite derivative, and zero times infinity is NaN.
+            new_carry, y, stopped = step(params, _of_running_rows(running, carry, first), x)
             return new_carry, (y, stopped)
 
         held = skip_padding(run, "zero") if running.ndim else lambda carry, x_running: run(carry, x_running[0])
@@ -126,11 +127,21 @@ def _run(pair: _until.Pair, *, params: Any, carry: Any, xs: Any, **options: Any)
     # Under `shard_map` devices stop at different steps where their carries differ.
     state = vary_as((carry, running, jnp.zeros(stopped.shape, jnp.int32)), jax.tree.leaves(carry))
     _, (last, _, count), ys, _ = _until.run(
-        "scan_until", until, params, state, xs, lambda _, state: state[1].any(), **options
+        "scan_until", until, (params, carry), state, xs, lambda _, state: state[1].any(), **options
     )
     x = jax.tree.map(one_step, xs)
     last, ys = warned_if_random((last, ys), "scan_until", cell, params, carry, x, lacking="a key", remedy=_BIND_A_KEY)
     return last, ys, count
+
+
+def _of_running_rows(running: Any, carry: Any, first: Any) -> Any:
+    """A carry whose rows that do not run are those of the first step, in which all ran."""
+
+    def of_leaf(leaf: Any, first: Any) -> Any:
+        rows = jnp.expand_dims(running, range(1, leaf.ndim))
+        return jnp.where(rows, leaf, jax.lax.stop_gradient(first))
+
+    return jax.tree.map(of_leaf, carry, first) if running.ndim else carry
 
 
 _BIND_A_KEY = "Bind one, with rnnscan.with_key(cell, key, params, x), and pass (xs, jax.numpy.arange(max_steps)) as xs."

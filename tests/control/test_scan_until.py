@@ -187,3 +187,21 @@ def test_under_shard_map_each_device_stops_by_its_rows(x64):
         jax.jit(jax.grad(run, argnums=(0, 1, 2), has_aux=True))(params, carry, xs) for run in (spread, total)
     )
     assert_close(jax.device_get(found), jax.device_get(wanted))
+
+
+def test_a_row_that_stops_where_the_step_has_no_finite_derivative(x64):
+    """The root of 0, at which the first row stops, has an infinite derivative."""
+    starts, counts = jnp.array([1.0, 3.0]), (1, 3)
+
+    def root(scale, carry, x):
+        return carry - 1.0, scale * jnp.sqrt(carry)
+
+    def total(scale, starts):
+        return rs.scan_until(root, scale, starts, None, lambda p, carry, y: carry <= 0, 5)[1].sum()
+
+    def alone(scale, starts):
+        places = [(row, step) for row, count in enumerate(counts) for step in range(count)]
+        return sum(scale * jnp.sqrt(starts[row] - step) for row, step in places)
+
+    for derivative in (jax.grad, jax.hessian):
+        assert_close(*(derivative(run, (0, 1))(2.0, starts) for run in (total, alone)))

@@ -559,3 +559,47 @@ def test_callbacks_of_a_body_run_once_a_step(segment):
         jax.block_until_ready(jax.jit(function)(0.5))
         jax.effects_barrier()
         assert len(calls) == times, "a segment runs again on the backward pass"
+
+
+def masked(params, start):
+    """As many steps as `of_rows` may run, of which those after the last one change nothing."""
+
+    def step(carry, _):
+        new = carry[0] - 1.0, jnp.tanh(carry[1] + params**2 * carry[0])
+        return jax.tree.map(partial(jnp.where, carry[0] > 0), new, carry), None
+
+    return jax.lax.scan(step, (start, 0.0 * start), None, 7)[0][1]
+
+
+def of_rows(params, start, memory):
+    def counted(params, carry):
+        return carry[0] - 1.0, jnp.tanh(carry[1] + params**2 * carry[0])
+
+    options = {"params": params, "max_steps": 7, "memory": memory}
+    return rs.while_net(lambda _, carry: carry[0] > 0, counted, (start, 0.0 * start), **options)[0][1]
+
+
+MAPPED = {
+    "jacfwd": lambda f: jax.jacfwd(f, (0, 1)),
+    "hessian": lambda f: jax.hessian(lambda *given: f(*given).sum()),
+    "jacrev of jacfwd": lambda f: jax.jacrev(jax.jacfwd(f)),
+    "jacfwd of vmap": lambda f: lambda p, xs: jax.jacfwd(jax.vmap(f, (0, None)))(jnp.array([p, 2 * p]), xs),
+    "vmap of hessian": lambda f: lambda p, xs: jax.vmap(jax.hessian(f), (0, None))(jnp.array([p, 2 * p]), xs),
+    "vmap of grad": lambda f: (
+        lambda p, xs: jax.vmap(jax.grad(lambda p, xs: f(p, xs).sum()), (0, None))(jnp.array([p, 2 * p]), xs)
+    ),
+}
+
+
+@pytest.mark.core("loops that stop")
+@pytest.mark.parametrize("memory", variants(MEMORIES, ["none", "segments"]))
+@pytest.mark.parametrize("order", MAPPED)
+def test_rows_that_stop_by_themselves_under_more_axes(x64, order, memory):
+    """`jax.jacfwd` maps tangents alone, and an outer `vmap` parameters that the condition does not read."""
+    starts = jnp.array([0.5, 1.5, 3.2])
+
+    def derivatives(run):
+        return jax.jit(MAPPED[order](jax.vmap(run, (None, 0))))(0.7, starts)
+
+    found = derivatives(partial(of_rows, memory=memory))
+    assert_close(found, derivatives(masked), tolerance=1e-9)

@@ -1,11 +1,14 @@
 """Gradients of parameters of 16 bits are summed in float32 over segments and windows, too, and rounded once."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import rnnscan as rs
+from rnnscan.engine.costs.heuristics import BACKENDS, using
 from tiers import variants
 
 
@@ -123,3 +126,33 @@ def test_gradients_of_a_matrix_state_are_rounded_once(segment):
     for name, leaf in wanted.items():
         difference = np.asarray(found[name], "float64") - leaf
         assert np.linalg.norm(difference) < 2.5e-3 * np.linalg.norm(leaf), name
+
+
+@pytest.mark.core("the engine")
+@pytest.mark.parametrize("platform", [*BACKENDS])
+def test_gradients_of_parameters_that_a_step_casts_to_float16(platform):
+    """Those of each step are below 65504, and of all steps above."""
+    steps, rows, size, scale = 64, 8, 64, 1024.0
+
+    def cell(params, hidden, x):
+        hidden = jnp.tanh(hidden * params["rate"] + x)
+        kernel, bias = (params[name].astype(jnp.float16) for name in ("kernel", "bias"))
+        return hidden, (x.astype(jnp.float16) @ kernel + bias).astype(jnp.float32)
+
+    random = np.random.default_rng(0)
+    shapes = {"kernel": (size, size), "rate": (size,), "bias": (size,)}
+    params = {name: jnp.asarray(random.uniform(0.5, 1, shape), jnp.float32) for name, shape in shapes.items()}
+    carry, xs = jnp.zeros((rows, size)), jnp.asarray(random.uniform(0.5, 1, (steps, rows, size)), jnp.float32)
+
+    def gradient(scan):
+        return jax.jit(jax.grad(lambda params: scale * jnp.sum(scan(params)[1]))).lower(params).compile()
+
+    by_loop = gradient(lambda params: jax.lax.scan(lambda carry, x: cell(params, carry, x), carry, xs))
+    with using(replace(BACKENDS[platform], one_kernel=False)):
+        by_engine = gradient(lambda params: rs.scan(cell, params, carry, xs))
+    found, expected = by_engine(params), by_loop(params)
+    for name in ("kernel", "bias"):
+        assert np.max(expected[name]) > np.finfo(np.float16).max
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-3)
+    # No gradient of the kernel is stacked over a chunk.
+    assert by_engine.memory_analysis().temp_size_in_bytes < 2 * by_loop.memory_analysis().temp_size_in_bytes

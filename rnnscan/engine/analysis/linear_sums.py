@@ -3,6 +3,8 @@
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
+import jax.numpy as jnp
+
 from rnnscan.ir.contraction import contraction_of
 from rnnscan.ir.program import Atom, Equation, Value, scatters_into_zeros
 from rnnscan.ir.traits import Kind
@@ -16,8 +18,22 @@ def summed_operands(equation: Equation, varies: Callable[[Atom], bool]) -> list[
     """
     if equation.kind in (Kind.READ, Kind.WRITE, Kind.SCATTER):
         return None  # The sum of a part takes less than the sum of the whole.
-    # Of a cast between floats, the sum is rounded once instead of each term.
+    if widens_range(equation):
+        return None  # The sum of all steps may overflow where those of each do not.
+    # Of another cast between floats, the sum is rounded once instead of each term.
     return equation.traits.linear_in([varies(atom) for atom in equation.inputs])
+
+
+def widens_range(equation: Equation) -> bool:
+    """Whether an equation casts numbers of a smaller range than that of float32, such as float16, to a wider one."""
+    if equation.kind is not Kind.SAME:
+        return False
+    before, after = (_exponents(atom.dtype) for atom in (equation.inputs[0], equation.outputs[0]))
+    return 0 < before < min(after, _exponents(jnp.float32))
+
+
+def _exponents(dtype: Any) -> int:
+    return int(jnp.finfo(dtype).maxexp) if jnp.issubdtype(dtype, jnp.floating) else 0
 
 
 def ends_of_sum(

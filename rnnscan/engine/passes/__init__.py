@@ -24,6 +24,7 @@ from rnnscan.engine.passes.sigmoids import sigmoids
 from rnnscan.engine.passes.store_transposed import store_transposed
 from rnnscan.engine.passes.sum_rows import sum_rows
 from rnnscan.engine.passes.swap_products import swap_products
+from rnnscan.engine.passes.wide_products import wide_products
 from rnnscan.ir.program import Pass, Program
 
 
@@ -54,6 +55,7 @@ def backward(heuristics: Heuristics) -> tuple[Pass, ...]:
         scatter_slices,
         scatter_into_sums,
         swap_products,
+        wide_products,
         concatenate_pads,
         *([partial(contract_sums, machine=heuristics.machine)] if heuristics.contracts_sums else []),
         *([store_transposed] if heuristics.transpose_weights else []),

@@ -20,7 +20,7 @@ class Rows:
     """A step on all rows.
 
     Attributes:
-        step: the step. Mapped leaves have the rows as their first axis.
+        step: the step. Mapped constants have the rows as their first axis, other leaves as the one that was asked for.
         operands: whether each operand is mapped.
         results: whether each result of the step is.
     """
@@ -37,6 +37,8 @@ def on_rows(
     feedback: Sequence[tuple[int, int]],
     *,
     all_results: bool = False,
+    constants: int = 0,
+    place: int = 0,
 ) -> Rows:
     """A step under `jax.vmap`. As in `lax.scan`, leaves that nothing mapped reaches have no rows.
 
@@ -46,14 +48,15 @@ def on_rows(
         is_mapped: for each operand whether it is mapped.
         feedback: the positions of results that become operands of the next step, with those of these.
         all_results: whether all results have rows.
+        constants: the number of operands, the first ones, that have the rows as their first axis in any case.
+        place: the axis that they are of other operands and of results.
     """
     run, vmap = core.jaxpr_as_fun(step), partial(over_axis, axis)
     flags, is_settled = list(is_mapped), False
     while not is_settled:
-        types = [
-            _with_rows(aval, axis) if has_rows else aval for aval, has_rows in zip(step.in_avals, flags, strict=True)
-        ]
-        in_axes = tuple(0 if has_rows else None for has_rows in flags)
+        places_of = [0 if index < constants else place for index in range(len(flags))]
+        in_axes = tuple(at if has_rows else None for at, has_rows in zip(places_of, flags, strict=True))
+        types = [_with_rows(aval, axis, at) for aval, at in zip(step.in_avals, in_axes, strict=True)]
         results = [all_results or maps for maps in mapped_results(partial(vmap, axes=in_axes), run, types)]
         for result, operand in feedback:
             results[result] |= flags[operand]
@@ -61,35 +64,35 @@ def on_rows(
         for operand in more:
             flags[operand] = True
         is_settled = not more
-    out_axes = [0 if has_rows else None for has_rows in results]
+    out_axes = [place if has_rows else None for has_rows in results]
     return Rows(jax.make_jaxpr(vmap(run, axes=in_axes, out_axes=out_axes))(*types), flags, results)
-
-
-def _condition_on_rows(condition: core.ClosedJaxpr, axis: Any, is_mapped: Sequence[bool]) -> Rows:
-    """A condition under `jax.vmap`. Each row has its own, where those of another axis have."""
-    own = any(is_mapped) and bool(condition.out_avals[0].shape)
-    return on_rows(condition, axis, is_mapped, [], all_results=own)
 
 
 def _scan_on_rows(
     step: core.ClosedJaxpr, scan: Scan, axis: Any, is_mapped: Sequence[bool]
-) -> tuple[Rows, core.ClosedJaxpr | None]:
-    """The step, and the condition, of all rows. Rows that stop by themselves have their own carry and inputs."""
+) -> tuple[Rows, core.ClosedJaxpr | None, int]:
+    """The step, and the condition, of all rows, and the axis of these in carry, x and y.
+
+    Rows that stop by themselves have their own carry and inputs. Others come after those of a condition that does not
+    tell them apart, as `jax.jacfwd` maps tangents alone.
+    """
     feedback = [(index, scan.constants + index) for index in range(scan.carry)]
-    rows = on_rows(step, axis, is_mapped, feedback)
+    in_order = partial(on_rows, axis=axis, constants=scan.constants)
     if scan.condition is None:
-        return rows, None
-    read = scan.constants + scan.carry
-    condition = _condition_on_rows(scan.condition, axis, rows.operands[:read])
-    if condition.results[0]:
-        flags = [*rows.operands[: scan.constants], *[True] * (len(rows.operands) - scan.constants)]
-        rows = on_rows(step, axis, flags, feedback, all_results=True)
-        condition = _condition_on_rows(scan.condition, axis, rows.operands[:read])
-    return rows, condition.step
+        return in_order(step, is_mapped=is_mapped, feedback=feedback), None, 0
+    read, place = scan.constants + scan.carry, len(scan.condition.out_avals[0].shape)
+    rows = in_order(step, is_mapped=is_mapped, feedback=feedback, place=place)
+    condition = in_order(scan.condition, is_mapped=rows.operands[:read], feedback=[], place=place)
+    if not condition.results[0]:
+        return rows, condition.step, place
+    flags = [*rows.operands[: scan.constants], *[True] * (len(rows.operands) - scan.constants)]
+    rows = in_order(step, is_mapped=flags, feedback=feedback, all_results=True)
+    condition = in_order(scan.condition, is_mapped=rows.operands[:read], feedback=[], all_results=True)
+    return rows, condition.step, 0
 
 
-def _with_rows(aval: Any, axis: Any) -> Any:
-    return core.unmapped_aval(axis.size, 0, aval, axis.explicit_mesh_axis)
+def _with_rows(aval: Any, axis: Any, place: int | None) -> Any:
+    return aval if place is None else core.unmapped_aval(axis.size, place, aval, axis.explicit_mesh_axis)
 
 
 def moved(leaf: Any, row_axis: int | None, place: int, size: Any, *, is_mapped: bool) -> Any:
@@ -112,7 +115,7 @@ def _batch(
     tangents: Tangents | None = None,
 ) -> tuple[list[Any], list[int | None]]:
     size = len(step.in_avals)
-    rows, condition = _scan_on_rows(step, scan, axis, [place is not None for place in axes[:size]])
+    rows, condition, at_rows = _scan_on_rows(step, scan, axis, [place is not None for place in axes[:size]])
     leaves = range(size + len(scan.copied))
     have_rows = [*rows.operands, *(place is not None for place in axes[size : len(leaves)])]
     # Of each operand the leaf that it is, or the tangent of.
@@ -126,8 +129,9 @@ def _batch(
     # A copy for each part of the rows of a mesh is not one for each part of these rows.
     stay = [*[True] * size, *(copy.rows is None for _, copy in scan.copied)]
     first_x = scan.constants + scan.carry
+    targets = [0] * scan.constants + [at_rows] * scan.carry + [at_rows + 1] * (size - first_x) + [0] * len(scan.copied)
     operands = [
-        moved(leaf, at, 1 if first_x <= source < size else 0, axis.size, is_mapped=have_rows[source])
+        moved(leaf, at, targets[source], axis.size, is_mapped=have_rows[source])
         for leaf, at, source in zip(operands, axes, sources, strict=True)
         if stay[source]
     ]
@@ -139,11 +143,12 @@ def _batch(
         flags = (is_active for is_active, stays in zip(tangents.operands, stay, strict=True) if stays)
         tangents = replace(tangents, operands=tuple(flags))
     results = bind(operands, rows.step, scan, saving and replace(saving, inner=None), tangents)
-    places_of_rows = [0] * scan.carry + [1] * y_size(step, scan)
+    places_of_rows = [at_rows] * scan.carry + [at_rows + 1] * y_size(step, scan)
     out_axes = [place if is_mapped else None for place, is_mapped in zip(places_of_rows, rows.results, strict=False)]
     after = places(tangents.results) if tangents else ()
     starts = saving.starts if saving else ()
-    return results, [*out_axes, *(out_axes[i] for i in after), *(1 if rows.results[i] else None for i in starts)]
+    of_starts = [at_rows + 1 if rows.results[i] else None for i in starts]
+    return results, [*out_axes, *(out_axes[i] for i in after), *of_starts]
 
 
 batch_by(scan_p, _batch)

@@ -7,9 +7,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from rnnscan._util.sources import named_after
 from rnnscan._util.step_wrappers import type_of_step
+from rnnscan._util.varying import in_mesh
 from rnnscan.engine.units.blocks import BlockedRun, block_sizes, in_blocks, weights
 from rnnscan.engine.units.mesh import UnitMesh, unit_mesh
 from rnnscan.ir.dataflow import needed
@@ -77,7 +79,9 @@ class UnitCell:
         """One step of the cell."""
         leaves, structure = jax.tree.flatten(params)
         types = [
-            leaf if size is None else jax.eval_shape(partial(jnp.reshape, shape=shape), leaf)
+            leaf
+            if size is None
+            else in_mesh(jax.eval_shape(partial(jnp.reshape, shape=shape), leaf), jax.typeof(leaf), PartitionSpec())
             for leaf, shape, size in zip(leaves, self.shapes, self.sizes, strict=True)
         ]
         return _Traced.of(self.cell, jax.tree.unflatten(structure, types), carry, x).run(self, params, carry, x)
