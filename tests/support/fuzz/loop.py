@@ -42,7 +42,8 @@ def loop(
     for count, t in enumerate(reversed(range(length)) if reverse else range(length)):
         if truncate is not None and count > 0 and count % truncate == 0:
             carry = jax.lax.stop_gradient(carry)
-        begin = carry if reset is None else _rows(np.asarray(reset)[t], reset_to, carry)
+        # A reset at a padded step is none, also for a cell that mixes rows.
+        begin = carry if reset is None else _rows(np.asarray(reset)[t] & valid[t], reset_to, carry)
         x = jax.tree.map(lambda leaf, t=t: leaf[t], xs)
         if has_rows:
             x = jax.tree.map(lambda leaf, t=t: _without_padding(leaf, valid[t]), x)
