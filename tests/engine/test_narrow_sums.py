@@ -1,6 +1,7 @@
 """Gradients of parameters of 16 bits are summed in float32 over segments and windows, too, and rounded once."""
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -156,3 +157,27 @@ def test_gradients_of_parameters_that_a_step_casts_to_float16(platform):
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-3)
     # No gradient of the kernel is stacked over a chunk.
     assert by_engine.memory_analysis().temp_size_in_bytes < 2 * by_loop.memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("platform", [*BACKENDS])
+def test_gradients_of_a_narrow_weight_that_a_step_scales(platform, dtype):
+    def scaled(params, hidden, x):
+        hidden = jnp.tanh(hidden @ (params["kernel"] * params["scale"]) + x)
+        return hidden, hidden
+
+    def of(dtype):
+        shapes = {"kernel": (8, 8), "scale": (8,), "carry": (4, 8), "xs": (12, 4, 8)}
+        given = {name: np.random.default_rng(len(name)).normal(size=shape) * 0.3 for name, shape in shapes.items()}
+        rounded = {name: jnp.asarray(leaf, "bfloat16").astype(dtype) for name, leaf in given.items()}
+        return {name: rounded[name] for name in ("kernel", "scale")}, rounded["carry"], rounded["xs"]
+
+    def gradient(scan, params, carry, xs):
+        return jax.jit(jax.grad(lambda params: jnp.sum(scan(params, carry, xs)[1].astype(float) ** 2)))(params)
+
+    expected = gradient(lambda params, carry, xs: jax.lax.scan(partial(scaled, params), carry, xs), *of(float))
+    with using(replace(BACKENDS[platform], one_kernel=False)):
+        found = gradient(partial(rs.scan, scaled), *of(dtype))
+    for name, wanted in expected.items():
+        assert found[name].dtype == dtype
+        np.testing.assert_allclose(found[name].astype(float), wanted, atol=0.03 * np.max(np.abs(wanted)))

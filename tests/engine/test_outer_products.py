@@ -37,6 +37,7 @@ PRODUCTS = {
     "scaled rows": ((5,), (5, 4), dot(((), ()), ((0,), (0,)))),
     "two contracted axes": ((3, 1, 1), (1, 1, 4), dot(((1, 2), (1, 0)), ((), ()))),
     "added up in float32": ((3, 1), (1, 4), dot(((1,), (0,)), ((), ()), jnp.float32), jnp.bfloat16),
+    "booleans": ((3,), (4,), partial(jnp.einsum, "k,v->kv"), bool),
     "rounded to bfloat16": ((3, 1), (1, 4), dot(((1,), (0,)), ((), ()), jnp.bfloat16)),
 }
 

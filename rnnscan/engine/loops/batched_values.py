@@ -218,8 +218,8 @@ class Chunk:
         summed = summed_operands(equation, self.varies)
         if summed is not None:
             pairs = zip(equation.inputs, summed, strict=True)
-            operands = (self.sum(atom) if is_summed else self.read(atom) for atom, is_summed in pairs)
-            self._sums.update(zip(equation.outputs, equation.evaluate(*operands), strict=True))
+            operands = [self.sum(atom) if is_summed else self.read(atom) for atom, is_summed in pairs]
+            self._sums.update(zip(equation.outputs, equation.evaluate(*_alike(equation, operands)), strict=True))
             return self._sums[atom]
         if contraction_of(equation):
             return self.contracted(equation, *map(self.read, equation.inputs))
@@ -301,6 +301,16 @@ def _for_one_step(
 def _summed(terms: Any, axes: tuple[int, ...]) -> Any:
     """A sum. `jnp.sum` adds up 16-bit numbers in 32 bits, but is traced as a call for each shape."""
     return jnp.sum(terms, axis=axes) if terms.dtype.itemsize < 4 else lax.reduce_sum(terms, axes)
+
+
+def _alike(equation: Equation, operands: Sequence[Any]) -> Sequence[Any]:
+    """Operands in dtypes that an equation takes. A loop adds up numbers of 16 bits in 32, so sums may be wider."""
+    given, dtypes = [operand.dtype for operand in operands], [atom.dtype for atom in equation.inputs]
+    if len(operands) == 1 or given == dtypes:
+        return operands
+    if equation.traits.has_one_dtype:
+        dtypes = [max(given, key=lambda dtype: int(dtype.itemsize))] * len(operands)
+    return [lax.convert_element_type(operand, dtype) for operand, dtype in zip(operands, dtypes, strict=True)]
 
 
 def added(total: Any, term: Any) -> Any:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import jax.numpy as jnp
 from jax import lax
 
 from rnnscan.ir.contraction import Contraction, contraction_of
@@ -33,7 +34,8 @@ def _multiplication(equation: Equation, fixed: set[Value]) -> Sequence[Equation]
 
     def multiply(left: Any, right: Any) -> Any:
         placed = (_placed(operand, contraction, side, result.shape) for side, operand in enumerate((left, right)))
-        product = lax.mul(*(lax.convert_element_type(operand, wide) for operand in placed))
+        combine = lax.bitwise_and if jnp.issubdtype(wide, jnp.bool_) else lax.mul
+        product = combine(*(lax.convert_element_type(operand, wide) for operand in placed))
         return lax.convert_element_type(product, result.dtype)
 
     return in_place_of(equation, multiply, equation.inputs)
