@@ -99,6 +99,6 @@ def test_pieces_with_many_dead_ends_are_joined_at_once():
         terms = [jnp.pad(value, (place, places - place)) for place in range(places) for value in values]
         return sum(terms[1:], terms[0])
 
-    one = jax.ShapeDtypeStruct((1,), float)
+    one = jax.ShapeDtypeStruct((1,), jnp.float32)
     program = trace(lambda *values: [cotangent(values)], one, one)
     assert len(concatenate_pads(program).equations) == len(program.equations)
