@@ -305,7 +305,7 @@ def _summed(terms: Any, axes: tuple[int, ...]) -> Any:
 
 def _alike(equation: Equation, operands: Sequence[Any]) -> Sequence[Any]:
     """Operands in dtypes that an equation takes. A loop adds up numbers of 16 bits in 32, so sums may be wider."""
-    given, dtypes = [operand.dtype for operand in operands], [atom.dtype for atom in equation.inputs]
+    given, dtypes = [*map(jnp.result_type, operands)], [atom.dtype for atom in equation.inputs]
     if len(operands) == 1 or given == dtypes:
         return operands
     if equation.traits.has_one_dtype:
