@@ -20,7 +20,7 @@ def explicit_spec(aval: Any) -> PartitionSpec:
 
 
 def in_mesh(made: Any, of: Any, spec: PartitionSpec) -> Any:
-    """The type of a value that is made of a value of another type, as `jax.eval_shape` returns it, in the mesh of that.
+    """A type that `jax.eval_shape` returned, with the mesh of the type that it was made from.
 
     Where only some axes of the mesh are those of `shard_map`, the type of a trace's argument needs the mesh.
     """

@@ -11,7 +11,7 @@ from rnnscan import _checks as checks
 from rnnscan._util.call_context import called_as
 from rnnscan._util.messages import describe, leaves_with_places
 from rnnscan._util.sources import named_after
-from rnnscan._util.step_wrappers import one_step, skip_padding
+from rnnscan._util.step_wrappers import one_step, select_rows, skip_padding
 from rnnscan._util.varying import vary_as
 from rnnscan.control import _until
 from rnnscan.engine.call.prepare import cell_step
@@ -111,8 +111,10 @@ def _run(pair: _until.Pair, *, params: Any, carry: Any, xs: Any, **options: Any)
         (params, first), (carry, running, count) = params_and_first, state
 
         def run(carry: Any, x: Any) -> tuple[Any, Any]:
-            # A row that stopped may have a carry without a finite derivative, and zero times infinity is NaN.
-            new_carry, y, stopped = step(params, _of_running_rows(running, carry, first), x)
+            # A row that stopped may have a carry without a finite derivative, and zero times infinity is NaN. In its
+            # place the step reads the carry of the first step, in which all rows ran.
+            read = select_rows(running, carry, jax.lax.stop_gradient(first)) if running.ndim else carry
+            new_carry, y, stopped = step(params, read, x)
             return new_carry, (y, stopped)
 
         held = skip_padding(run, "zero") if running.ndim else lambda carry, x_running: run(carry, x_running[0])
@@ -132,16 +134,6 @@ def _run(pair: _until.Pair, *, params: Any, carry: Any, xs: Any, **options: Any)
     x = jax.tree.map(one_step, xs)
     last, ys = warned_if_random((last, ys), "scan_until", cell, params, carry, x, lacking="a key", remedy=_BIND_A_KEY)
     return last, ys, count
-
-
-def _of_running_rows(running: Any, carry: Any, first: Any) -> Any:
-    """A carry whose rows that do not run are those of the first step, in which all ran."""
-
-    def of_leaf(leaf: Any, first: Any) -> Any:
-        rows = jnp.expand_dims(running, range(1, leaf.ndim))
-        return jnp.where(rows, leaf, jax.lax.stop_gradient(first))
-
-    return jax.tree.map(of_leaf, carry, first) if running.ndim else carry
 
 
 _BIND_A_KEY = "Bind one, with rnnscan.with_key(cell, key, params, x), and pass (xs, jax.numpy.arange(max_steps)) as xs."

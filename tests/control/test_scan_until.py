@@ -189,7 +189,8 @@ def test_under_shard_map_each_device_stops_by_its_rows(x64):
     assert_close(jax.device_get(found), jax.device_get(wanted))
 
 
-def test_a_row_that_stops_where_the_step_has_no_finite_derivative(x64):
+@pytest.mark.parametrize("memory", variants(MEMORIES, ["named", "segments"]))
+def test_a_row_that_stops_where_the_step_has_no_finite_derivative(x64, memory):
     """The root of 0, at which the first row stops, has an infinite derivative."""
     starts, counts = jnp.array([1.0, 3.0]), (1, 3)
 
@@ -197,11 +198,12 @@ def test_a_row_that_stops_where_the_step_has_no_finite_derivative(x64):
         return carry - 1.0, scale * jnp.sqrt(carry)
 
     def total(scale, starts):
-        return rs.scan_until(root, scale, starts, None, lambda p, carry, y: carry <= 0, 5)[1].sum()
+        stop = lambda p, carry, y: carry <= 0  # noqa: E731
+        return rs.scan_until(root, scale, starts, None, stop, 5, memory=memory)[1].sum()
 
     def alone(scale, starts):
         places = [(row, step) for row, count in enumerate(counts) for step in range(count)]
         return sum(scale * jnp.sqrt(starts[row] - step) for row, step in places)
 
-    for derivative in (jax.grad, jax.hessian):
+    for derivative in (jax.grad, jax.jacfwd, jax.hessian):
         assert_close(*(derivative(run, (0, 1))(2.0, starts) for run in (total, alone)))

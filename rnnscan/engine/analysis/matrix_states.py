@@ -232,7 +232,7 @@ class _Follower:
         raise NoFormError(f"{name} is not followed")
 
     def _keeps_digits(self, equation: Equation) -> bool:
-        # Products of integers are divided and wrap around as such, and those of float16 overflow.
+        # Products of integers wrap around, and quotients of them are rounded. Products of float16 overflow.
         (source,), (result,) = equation.inputs, equation.outputs
         is_update = source not in self._dependent and source.dtype == jnp.bfloat16
         return result.dtype in _WIDE and (source.dtype in _WIDE or is_update)

@@ -40,10 +40,10 @@ class Sums:
         whole = additions - {self._inner(equation, atom) for equation in additions for atom in equation.inputs}
         equations: list[Equation] = []
         for equation in self.equations:
-            terms = self._terms(equation) if equation in whole else []
+            terms, shape = self._terms(equation) if equation in whole else [], equation.outputs[0].shape
+            new_equations, others = rewrite([term for term in terms if term.shape == shape]) if terms else ((), ())
             # JAX adds terms of size 1 along an axis, and numbers, as they are.
-            smaller = [term for term in terms if term.shape != equation.outputs[0].shape]
-            new_equations, others = rewrite([term for term in terms if term not in smaller]) if terms else ((), ())
+            smaller = (term for term in terms if term.shape != shape)
             equations += _sum(new_equations, [*others, *smaller], equation) if new_equations else [equation]
         return replace(self.program, equations=tuple(needed(equations, self.program.outputs)))
 

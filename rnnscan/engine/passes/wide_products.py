@@ -17,6 +17,8 @@ def wide_products(program: Program) -> Program:
     The first is the cotangent of a weight that a step casts. No sum is pushed through the cast, because that of all
     steps may overflow where those of each do not. Of the second, one product over all steps gives the sum.
     """
+    if not any(map(widens_range, program.equations)):
+        return program
     sums, varying = Sums(program), depending(program.equations, [*program.known, *program.carry])
     ends = {*chain.from_iterable(ends_of_sum(atom, sums.maker, varying.__contains__) for atom in program.summed)}
 

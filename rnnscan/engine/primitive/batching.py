@@ -53,8 +53,8 @@ def on_rows(
     """
     run, vmap = core.jaxpr_as_fun(step), partial(over_axis, axis)
     flags, is_settled = list(is_mapped), False
+    places_of = [0 if index < constants else place for index in range(len(flags))]
     while not is_settled:
-        places_of = [0 if index < constants else place for index in range(len(flags))]
         in_axes = tuple(at if has_rows else None for at, has_rows in zip(places_of, flags, strict=True))
         types = [_with_rows(aval, axis, at) for aval, at in zip(step.in_avals, in_axes, strict=True)]
         results = [all_results or maps for maps in mapped_results(partial(vmap, axes=in_axes), run, types)]
