@@ -23,7 +23,7 @@ MOST = 2.3
 
 
 def cell(params, carry, x, times):
-    """Each rewrite and each pass of the engine finds something in each part."""
+    """Each rewrite and each pass of the engine finds something in each part, but for `ONLY_IN_SCANS`."""
     w, u = params["w"], params["u"]
     for _ in range(times):
         rs.name(jnp.cos(x), "dead")
@@ -34,8 +34,14 @@ def cell(params, carry, x, times):
         x = x + (x.T @ jnp.cos(x)).T + (x @ u) * (x @ u) + x[:, :1] @ x[:1]
         x = jnp.pad(x[:, :1], ((0, 0), (0, 1))) + jnp.pad(x[:, 1:], ((0, 0), (1, 0)))
         x = x + jax.lax.dynamic_update_slice(jnp.zeros((2, 2)), x[:1], (0, 0))
+        x = x + jnp.zeros((2, 2)).at[jnp.array([1, 0])].add(x) + jnp.sum(jnp.sum(x, axis=0).reshape(1, 2), axis=0)
+        x = x + jnp.power(x, 1.5) + jax.jvp(jax.nn.softplus, (x,), (x,))[1]
         carry = jnp.tanh(carry @ u + x)
     return carry, x
+
+
+# `wide_products` rewrites sums over the steps of a scan, and `contract_sums` products that are large enough.
+ONLY_IN_SCANS = {"wide_products", "contract_sums"}
 
 
 @cache
@@ -139,4 +145,5 @@ def test_twice_the_graph_takes_twice_the_steps(name):
     assert counts[0] > len(small.nodes)
     assert counts[1] < MOST * counts[0], f"{name}: {counts}"
     if name in REWRITES and name != "replace nothing" and not name.startswith("rename"):
-        assert run(large) != large, f"{name} finds nothing"
+        live = large if name == "remove_dead_ends" else rs.graph.remove_dead_ends(large)
+        assert (run(live) == live) is (name in ONLY_IN_SCANS), f"{name} finds nothing"
