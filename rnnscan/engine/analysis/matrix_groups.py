@@ -95,7 +95,9 @@ def with_groups(program: Program, groups: Sequence[Group]) -> Program:
         group = replace(group, equations=tuple(between(equations, group.needs.union(leaves), outputs)))
         # What its equations make is no operand: as one it would be stacked, and get a cotangent of zeros.
         needs = group.needs.union(inputs_of(group.equations)).difference(outputs_of(group.equations))
-        reads = [value for value in (*program.invariant, *program.known, *outputs_of(before)) if value in needs]
+        others = [leaf for leaf in program.carry if leaf not in leaves]
+        given = (*program.invariant, *program.known, *others, *outputs_of(before))
+        reads = [value for value in given if value in needs]
         step = Equation(_matrix_states, {"group": group}, (*reads, *leaves), outputs)
         equations = [*before, step, *after]
     return replace(program, equations=tuple(equations))

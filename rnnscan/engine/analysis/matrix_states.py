@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from rnnscan._util.dtypes import promoted
 from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.matrix_form import (
     ONE,
@@ -312,7 +313,11 @@ class _Follower:
             return self._placed(operand, target) if is_view else []
         if maker.traits.is_elementwise and len(maker.inputs) == 1:
             inner = reduce(product, self._placed(operand, target))
-            smaller = combined(lambda array: maker.evaluate(array)[0], inner, key=maker.operation)
+
+            def evaluate(array: Any) -> Any:
+                return self._widened(maker.evaluate(array.astype(operand.dtype))[0])
+
+            smaller = combined(evaluate, inner, key=maker.operation)
             return [smaller] if len(inner.axes) < len(_varying(atom.shape)) else []
         if name == "mul" and atom.dtype in _WIDE:
             targets = (tuple(place[axis] for axis in _varying(operand.shape)) for operand in maker.inputs)
@@ -328,12 +333,16 @@ class _Follower:
         shape, rank = _varying_sizes(atom.shape), self._axes.rank
 
         def make(values: Any) -> Any:
-            return placed(jnp.reshape(read(atom, values), shape), target, rank)
+            return self._widened(placed(jnp.reshape(read(atom, values), shape), target, rank))
 
         number = None if atom.shape else concrete(atom)
         name = atom if number is None else (np.asarray(number).item(), atom.dtype)
         key = (name, *map(self._axes.role, target))
         return Factor(frozenset(target), frozenset(values_of([atom])), make, key)
+
+    def _widened(self, array: Any) -> Any:
+        """Numbers of 16 bits in the dtype of a wider state, in which XLA computes their products for it too."""
+        return array.astype(promoted(array.dtype, self._leaf.dtype)) if array.dtype == jnp.bfloat16 else array
 
     def _read(self, equation: Equation) -> Read | None:
         operand, contraction = equation.inputs[0], contraction_of(equation)
