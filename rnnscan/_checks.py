@@ -442,16 +442,19 @@ def check_rows(carry: Any, xs: Any, y: Any, *, valid: Any, reset: Any, padding: 
             + ". For a row without a batch axis leave it out of all of them."
         )
     _check_zeros(carry, y, valid=valid, padding=padding)
-    if not batch:
-        return
+    if batch:
+        check_axes_of_rows(what, batch[0], carry, xs, y if valid is not None else ())
+
+
+def check_axes_of_rows(what: str, rows: int, carry: Any, xs: Any, y: Any) -> None:
+    """Reject leaves without the rows that an argument has."""
     where_axis = [(where, leaf, 0) for where, leaf in leaves_with_places(carry, "carry")]
     where_axis += [(where, leaf, 1) for where, leaf in leaves_with_places(xs, "xs") if leaf.ndim > 1]
-    if valid is not None:
-        where_axis += [(where, leaf, 0) for where, leaf in leaves_with_places(y, "y")]
+    where_axis += [(where, leaf, 0) for where, leaf in leaves_with_places(y, "y")]
     for where, leaf, axis in where_axis:
-        if leaf.ndim <= axis or leaf.shape[axis] != batch[0]:
+        if leaf.ndim <= axis or leaf.shape[axis] != rows:
             raise ValueError(
-                f"scan: {what} has {batch[0]} rows, so axis {axis} of {where} must have size {batch[0]}; got "
+                f"scan: {what} has {rows} rows, so axis {axis} of {where} must have size {rows}; got "
                 f"{describe(leaf)}. Leaves of carry and y are (N, ...), leaves of xs are time-major, (T, N, ...), or "
                 "(T,)."
             )

@@ -34,6 +34,12 @@ def at_least_float32(dtype: Any) -> Any:
     return promoted(jnp.dtype(dtype), jnp.dtype(jnp.float32))
 
 
+def in_range_of_float32(dtype: Any) -> Any:
+    """The dtype, or float32 in place of a float of a smaller range, such as float16."""
+    is_float = jnp.issubdtype(dtype, jnp.floating)
+    return jnp.dtype(jnp.float32) if is_float and jnp.finfo(dtype).maxexp < jnp.finfo(jnp.float32).maxexp else dtype
+
+
 def resolve_weak_type(leaf: Any, new_leaf: Any) -> Any:
     """A weakly typed leaf in the dtype that the step returns, if it promotes to that; another one as it is."""
     same = new_leaf.dtype == leaf.dtype and new_leaf.weak_type

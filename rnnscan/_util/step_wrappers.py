@@ -58,19 +58,43 @@ def skip_padding(step: Step, padding: Padding) -> Step:
 
     def padded_step(carry: Any, scanned: Any) -> tuple[Any, Any]:
         x, valid = scanned
-        new_carry, y = step(carry, jax.tree.map(lambda leaf: _without_padding(leaf, valid), x))
-        instead = jax.tree.map(jnp.zeros_like, carry) if padding == "drop" else carry
+        new_carry, y = step(carry, _in_rows(valid, x, jax.tree.map(_zeros, x)))
+        instead = jax.tree.map(_zeros, carry) if padding == "drop" else carry
         return select_rows(valid, new_carry, instead), select_rows(valid, y, jax.tree.map(jnp.zeros_like, y))
 
     return padded_step
 
 
-def _without_padding(leaf: Any, valid: Bool[Array, "*batch"]) -> Any:
-    if is_key(leaf) or is_ref(leaf):  # Keys have neither zero nor NaN, and a ref is the caller's.
-        return leaf
-    if leaf.ndim == 0:  # Shared by the rows: padding if it is padding in all of them.
-        return jnp.where(valid.any(), leaf, jnp.zeros_like(leaf))
-    return select_rows(valid, leaf, jnp.zeros_like(leaf))
+def skip_stopped(step: Step, first: tuple[Any, Any]) -> Step:
+    """A step over `(x, running)` that runs only in running rows. In the others the carry is held, and y is zero.
+
+    These rows read the first carry and x in place of their own, which may have no finite derivative, as zeros may: in
+    the first step all rows ran.
+    """
+
+    def step_or_hold(carry: Any, scanned: Any) -> tuple[Any, Any]:
+        x, running = scanned
+        new_carry, y = step(*_in_rows(running, (carry, x), jax.lax.stop_gradient(first)))
+        return select_rows(running, new_carry, carry), select_rows(running, y, jax.tree.map(jnp.zeros_like, y))
+
+    return step_or_hold
+
+
+def _in_rows(valid: Bool[Array, "*batch"], leaves: Any, instead: Any) -> Any:
+    """Leaves, and others in their place in rows that are not valid."""
+
+    def select(leaf: Any, other: Any) -> Any:
+        if is_key(leaf) or is_ref(leaf):  # Keys have neither zero nor NaN, and a ref is the caller's.
+            return leaf
+        if leaf.ndim == 0:  # Shared by the rows: not valid if it is so in all of them.
+            return jnp.where(valid.any(), leaf, other)
+        return select_rows(valid, leaf, other)
+
+    return jax.tree.map(select, leaves, instead)
+
+
+def _zeros(leaf: Any) -> Any:
+    return leaf if is_key(leaf) or is_ref(leaf) else jnp.zeros_like(leaf)
 
 
 def one_step(leaf: Any) -> Any:

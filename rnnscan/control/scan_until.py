@@ -1,6 +1,7 @@
 """scan_until(): a scan in which rows stop independently."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -9,12 +10,12 @@ from jaxtyping import Array, Integer
 
 from rnnscan import _checks as checks
 from rnnscan._util.call_context import called_as
-from rnnscan._util.messages import describe, leaves_with_places
+from rnnscan._util.refs import is_ref
 from rnnscan._util.sources import named_after
-from rnnscan._util.step_wrappers import one_step, select_rows, skip_padding
+from rnnscan._util.step_wrappers import one_step, skip_stopped
 from rnnscan._util.varying import vary_as
 from rnnscan.control import _until
-from rnnscan.engine.call.prepare import cell_step
+from rnnscan.engine.call.prepare import cell_step, resolve_carry
 from rnnscan.memory import Memory
 from rnnscan.protocols import Cell, check_cell
 from rnnscan.random_choices import warned_if_random
@@ -96,7 +97,7 @@ def _run(pair: _until.Pair, *, params: Any, carry: Any, xs: Any, **options: Any)
     cell, stop = pair.functions()
     cell = observed_step(cell, carry, xs, options["max_steps"])
 
-    def step(params: Any, carry: Any, x: Any) -> tuple[Any, Any, Any]:
+    def step(params: Any, carry: Any, x: Any) -> tuple[Any, Any]:
         with called_as(
             "scan_until: the cell", "cell(params, carry, x)", "A cell returns (carry, y).", carry=carry, x=x
         ):
@@ -105,31 +106,34 @@ def _run(pair: _until.Pair, *, params: Any, carry: Any, xs: Any, **options: Any)
             "scan_until: `stop`", "stop(params, carry, y)", "It returns booleans (N,), or one.", carry=carry, y=y
         ):
             stopped = _until.as_booleans("scan_until", "stop", stop(params, carry, y), rows=True)
-        return carry, y, jax.lax.stop_gradient(stopped)
+        return carry, (y, jax.lax.stop_gradient(stopped))
 
     def until(params_and_first: Any, state: Any, x: Any) -> tuple[Any, Any]:
         (params, first), (carry, running, count) = params_and_first, state
 
-        def run(carry: Any, x: Any) -> tuple[Any, Any]:
-            # A row that stopped may have a carry without a finite derivative, and zero times infinity is NaN. In its
-            # place the step reads the carry of the first step, in which all rows ran.
-            read = select_rows(running, carry, jax.lax.stop_gradient(first)) if running.ndim else carry
-            new_carry, y, stopped = step(params, read, x)
-            return new_carry, (y, stopped)
-
-        held = skip_padding(run, "zero") if running.ndim else lambda carry, x_running: run(carry, x_running[0])
+        run = partial(step, params)
+        held = skip_stopped(run, first) if running.ndim else lambda carry, x_running: run(carry, x_running[0])
         new_carry, (y, stopped) = held(carry, (x, running))
         return (new_carry, running & ~stopped, count + running.astype(count.dtype)), y
 
     step, until = named_after(step, cell), named_after(until, cell)
     with _until.errors_named("scan_until"):
-        new_carry, y, stopped = jax.eval_shape(step, params, carry, jax.tree.map(one_step, xs))
-    _check_rows(stopped, new_carry, y)
+        checks.sequence_length(xs, options["max_steps"])
+        carry, info = resolve_carry(partial(step, params), carry, xs)
+        y, stopped = info.y
+        if stopped.ndim:
+            checks.check_axes_of_rows("`stop`", len(stopped), carry, xs, y)
     running = jnp.ones(stopped.shape, bool)
     # Under `shard_map` devices stop at different steps where their carries differ.
     state = vary_as((carry, running, jnp.zeros(stopped.shape, jnp.int32)), jax.tree.leaves(carry))
     _, (last, _, count), ys, _ = _until.run(
-        "scan_until", until, (params, carry), state, xs, lambda _, state: state[1].any(), **options
+        "scan_until",
+        until,
+        (params, (carry, jax.tree.map(_first_step, xs))),
+        state,
+        xs,
+        lambda _, state: state[1].any(),
+        **options,
     )
     x = jax.tree.map(one_step, xs)
     last, ys = warned_if_random((last, ys), "scan_until", cell, params, carry, x, lacking="a key", remedy=_BIND_A_KEY)
@@ -139,11 +143,5 @@ def _run(pair: _until.Pair, *, params: Any, carry: Any, xs: Any, **options: Any)
 _BIND_A_KEY = "Bind one, with rnnscan.with_key(cell, key, params, x), and pass (xs, jax.numpy.arange(max_steps)) as xs."
 
 
-def _check_rows(stopped: Any, carry: Any, y: Any) -> None:
-    """Reject leaves without the rows of `stop`."""
-    for where, leaf in [*leaves_with_places(carry, "carry"), *leaves_with_places(y, "y")]:
-        if leaf.shape[: stopped.ndim] != stopped.shape:
-            raise ValueError(
-                f"scan_until: `stop` returned {describe(stopped)}, so leaves of carry and y must have as many rows, "
-                f"(N, ...); got {describe(leaf)} at {where}. Return one boolean for each row, or one for all."
-            )
+def _first_step(leaf: Any) -> Any:
+    return one_step(leaf) if is_ref(leaf) else leaf[0]

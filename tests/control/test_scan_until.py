@@ -137,6 +137,23 @@ def test_what_rows_that_stopped_would_read_reaches_nothing(x64):
         ({"cell": lambda p, c, x: c}, TypeError, "scan_until: a cell must return the pair"),
         ({"max_steps": -1}, ValueError, "`max_steps` must be an integer"),
         ({"stop": lambda p, c, y: jnp.ones(3, bool)}, ValueError, "rows"),
+        ({"xs": jnp.ones((4, 3)), "cell": lambda p, c, x: (c, c)}, ValueError, "so axis 1 of `xs` must have size 2"),
+        ({"xs": jnp.ones((0, 2))}, ValueError, "scan_until: "),
+        (
+            {"cell": lambda p, c, x: (c.astype(int), c)},
+            TypeError,
+            r"`carry` went in as float32\[2\] and came out as int",
+        ),
+        (
+            {"cell": lambda p, c, x: (c[:1], c)},
+            TypeError,
+            r"`carry` went in as float32\[2\] and came out as float32\[1\]",
+        ),
+        (
+            {"cell": lambda p, c, x: ([c], c), "stop": lambda p, c, y: y > 2},
+            TypeError,
+            "scan_until: a cell must return a carry of the structure",
+        ),
     ],
 )
 def test_wrong_arguments(change, error, match):
@@ -207,3 +224,23 @@ def test_a_row_that_stops_where_the_step_has_no_finite_derivative(x64, memory):
 
     for derivative in (jax.grad, jax.jacfwd, jax.hessian):
         assert_close(*(derivative(run, (0, 1))(2.0, starts) for run in (total, alone)))
+
+
+@pytest.mark.parametrize("memory", variants(MEMORIES, ["named", "segments"]))
+def test_inputs_of_which_zeros_have_no_finite_derivative(x64, memory):
+    """The logarithm of an input. A row that stopped reads none of its own later inputs, and no zeros."""
+    xs, counts = jnp.array([[2.0, 3.0], [0.0, 5.0], [-1.0, 7.0]]), (1, 3)
+
+    def count_down(scale, carry, x):
+        return carry - 1.0, scale * jnp.log(x)
+
+    def total(scale, xs):
+        stop = lambda p, carry, y: carry <= 0  # noqa: E731
+        return rs.scan_until(count_down, scale, jnp.array([1.0, 3.0]), xs, stop, 3, memory=memory)[1].sum()
+
+    def alone(scale, xs):
+        places = [(row, step) for row, count in enumerate(counts) for step in range(count)]
+        return sum(scale * jnp.log(xs[step, row]) for row, step in places)
+
+    for derivative in (jax.grad, jax.jacfwd, jax.hessian):
+        assert_close(*(derivative(run, (0, 1))(2.0, xs) for run in (total, alone)))

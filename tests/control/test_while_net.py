@@ -466,6 +466,14 @@ def test_a_result_that_is_no_array(result):
         rs.while_net(lambda _, c: c < 3, lambda _, c: result, 0.0, max_steps=5)
 
 
+def test_a_condition_with_side_effects_is_refused():
+    def cond(_, x):
+        return jax.experimental.io_callback(lambda x: np.bool_(x < 3), jax.ShapeDtypeStruct((), bool), x)
+
+    with pytest.raises(ValueError, match="while_net: a condition must have no side effects"):
+        rs.while_net(cond, lambda _, x: x + 1, 0.0, max_steps=5)
+
+
 def test_a_step_with_side_effects_is_refused():
     def step(_, x):
         jax.experimental.io_callback(lambda: None, None)

@@ -171,7 +171,7 @@ def test_products_of_bfloat16_are_those_of_a_state_of_float32():
 
     state, xs = jnp.zeros((KEYS, VALUES), jnp.float32), (query, key, value)
     with using(CHOICES):
-        assert [*rs.explain(cell, None, state, xs).states.values()][0].startswith("in chunks of 4 steps")
+        assert next(iter(rs.explain(cell, None, state, xs).states.values())).startswith("in chunks of 4 steps")
         _, (final, ys) = compiled(jax.value_and_grad(run, has_aux=True))(state, xs)[0]
     last, reads = np.zeros((KEYS, VALUES)), []
     for query, key, value in zip(*(np.float64(leaf) for leaf in xs), strict=True):

@@ -113,3 +113,25 @@ def test_a_maximum_that_begins_at_minus_infinity():
     with rs.tuned_for("gpu"):
         actual = rs.scan(lambda _, c, x: step(c, x), None, start, xs, memory=rs.Memory(chunk=STEPS))[1]
     np.testing.assert_array_equal(actual, jax.lax.scan(step, start, xs)[1])
+
+
+@pytest.mark.core("recurrences in parallel")
+def test_products_of_factors_of_float16_that_underflow():
+    # 8 factors of 0.1 take a state of 6e4 to 6e-4. Their product, 1e-8, is 0 in float16.
+    factors = np.ones((24, ROWS), np.float16)
+    factors[:8] = 0.1
+
+    def run(engine: str, state: Any, factors: Any) -> Any:
+        step = lambda p, c, x: (x * c, jnp.log(c.astype(jnp.float32)))  # noqa: E731
+        memory = rs.Memory(chunk=24) if engine == "fission" else None
+        return rs.scan(step, None, state, factors, engine=engine, memory=memory)
+
+    with rs.tuned_for("gpu"):
+        actual, expected = (
+            jax.jit(jax.value_and_grad(lambda *a, engine=engine: run(engine, *a)[1].sum(), (0, 1)))(
+                jnp.full(ROWS, 6e4, jnp.float16), factors
+            )
+            for engine in ("fission", "lax")
+        )
+    for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(np.float64(one), np.float64(other), rtol=2e-2)

@@ -238,7 +238,7 @@ def prepare(
     cell, params, xs = shard_units(cell, params, carry, xs)
     rows = Rows.of(xs, valid, reset)
     carry = share_by_cell(cell, carry, jax.tree.map(type_of_step, xs), rows)
-    carry, info = _resolve_carry(trace or _trace_first, cell_step(cell, params), carry, xs, rows)
+    carry, info = resolve_carry(cell_step(cell, params), carry, xs, rows, trace)
     if memory is not None:
         check_names(memory, info.names)
         checks.check_side_effects(memory, info)
@@ -311,7 +311,9 @@ def _varying_as(carry: Any, params: Any, rows: Rows | None) -> Any:
     return vary(params, frozenset.intersection(*axes)) if axes else params
 
 
-def _resolve_carry(trace: Trace, step: Step, carry: Any, xs: Any, rows: Rows | None) -> tuple[Any, StepInfo]:
+def resolve_carry(
+    step: Step, carry: Any, xs: Any, rows: Rows | None = None, trace: Trace | None = None
+) -> tuple[Any, StepInfo]:
     """Trace the step, and give the carry the types that the step returns.
 
     A Python number in the carry is weakly typed: it takes the dtype of the other operand. Each pass can resolve
@@ -319,7 +321,7 @@ def _resolve_carry(trace: Trace, step: Step, carry: Any, xs: Any, rows: Rows | N
     sharded over the explicit axes of a mesh over which the step returns it.
     """
     while True:
-        carry, info = _trace_or_repeat(trace, step, carry, xs, rows)
+        carry, info = _trace_or_repeat(trace or _trace_first, step, carry, xs, rows)
         checks.check_structure(carry, info.carry)
         resolved = share_by_step(jax.tree.map(resolve_weak_type, carry, info.carry), info.carry, rows)
         resolved = shard_as_step(resolved, info.traced)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
+from rnnscan._util.effects import once
 from rnnscan._util.sources import named_after, scope_of
 from rnnscan._util.step_wrappers import Step, type_of_step
 from rnnscan._util.varying import vary, varying
@@ -74,6 +75,11 @@ def run_until(
             )
         holds = named_after(lambda carry: cond_fun(call.params, carry), cond_fun)
         traced = jax.make_jaxpr(holds)(call.carry)
+        if once(traced.effects):
+            raise ValueError(
+                f"{function}: a condition must have no side effects, because it is asked again where a segment begins, "
+                "and after the last step. Remove the callback, or use jax.debug."
+            )
         if kept and (call.closes_over_arrays or _closes_over_arrays(traced, call.params)):
             raise ClosesOverArraysError
         reason = "a tool looks at its steps" if steps_are_observed() else high_level_reason(call)

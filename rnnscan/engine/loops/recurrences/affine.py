@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from rnnscan._util.dtypes import in_range_of_float32
 from rnnscan.engine.loops.calls import differentiate_as
 from rnnscan.engine.loops.exact import guarded
 from rnnscan.engine.loops.in_blocks import COMPOSED_FROM, apply_linear, compose_linear, run_in_blocks
@@ -21,15 +22,18 @@ def run_affine(loop: CycleLoop, start: Sequence[Any]) -> tuple[list[Any], list[A
     """Run a linear recurrence `c' = a c + b`. See `Executor`.
 
     Two steps `c -> a c + b` and `c -> a' c + b'` make one, `c -> (a' a) c + (a' b + b')`. Of states that are all finite
-    each is that of the loop: within a block they follow from each other, and no composed step has overflowed.
+    each is that of the loop: within a block they follow from each other, and no composed step has overflowed. States of
+    float16 are computed in float32, because products of factors underflow where no state does. In float32 that takes a
+    state above 1, and factors whose product is below 1e-38.
     """
     if loop.chunk.steps <= COMPOSED_FROM:
         return loop.run_unrolled(start)
     (first,), read_values = start, loop.read_values()
 
     def in_blocks(first: Any, *read_values: Any) -> tuple[list[Any], list[Any]]:
-        step = _factor_and_term(loop, first, read_values)
-        after = run_in_blocks(compose_linear, apply_linear, step, first, reverse=loop.reverse)
+        dtype = in_range_of_float32(first.dtype)
+        step, start = jax.tree.map(lambda leaf: leaf.astype(dtype), (_factor_and_term(loop, first, read_values), first))
+        after = run_in_blocks(compose_linear, apply_linear, step, start, reverse=loop.reverse).astype(first.dtype)
         return [after], [jnp.all(jnp.isfinite(after), 0)]
 
     if jnp.issubdtype(first.dtype, jnp.integer):
