@@ -52,7 +52,7 @@ def chunks(xs: Any, size: int) -> Iterator[tuple[int, Any]]:
         [(0, [0, 1]), (2, [2, 3]), (4, [4])]
     """
     _check_count("chunks", "size", size)
-    length = checks.sequence_length(checks.as_arrays(xs, "xs"), None)
+    length = _length("chunks", checks.as_arrays(xs, "xs"))
     return ((first, _steps(xs, first, first + size)) for first in range(0, length, size))
 
 
@@ -92,6 +92,10 @@ def by_chunk(cell: Cell, params: Any, carry: Any, xs: Any, *, size: int, **optio
     """
     check_runs_in_pieces("by_chunk", cell)
     _check_count("by_chunk", "size", size)
+    if "truncate" in options:
+        raise TypeError(
+            f"by_chunk: `size` takes the place of `truncate`; got truncate={options['truncate']!r} too. Leave it out."
+        )
     return run(cell, params, carry, xs, truncate=size, **options)
 
 
@@ -181,7 +185,7 @@ def by_window(
         net: Any = cell
         carry = net.initial_carry(xs)
     carry = checks.as_arrays(carry, "carry")
-    length = checks.sequence_length(xs, None)
+    length = _length("by_window", xs)
     numbers = None if key is None else first_step + jnp.arange(length)
     steps = _Steps(xs, checks.validity(seq_lengths, mask, length), checks.resets(reset, length), numbers)
 
@@ -255,6 +259,16 @@ def _steps(tree: Any, first: int, last: int | None) -> Any:
 
 def _in_order(leaf: Any) -> Any:
     return jax.lax.collapse(leaf, 0, 2)
+
+
+def _length(function: str, xs: Any) -> Any:
+    """The number of steps."""
+    if not jax.tree.leaves(xs):
+        raise ValueError(
+            f"{function}: the number of steps must be known; got no array in `xs`. Pass one, such as "
+            "jnp.arange(steps), which the cell need not read."
+        )
+    return checks.sequence_length(xs, None)
 
 
 def _check_count(function: str, argument: str, value: Any) -> None:

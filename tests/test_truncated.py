@@ -218,3 +218,25 @@ def test_windows_of_a_net_with_a_key_and_dropout_between_its_nets():
     carry = net.initial_carry(xs)
     windows = rs.truncated.by_window(net, params, xs, every=2, back=5, key=KEY)
     assert_trees_close(windows, net(params, xs, carry=carry, key=KEY))
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("run", "error", "match"),
+    [
+        (
+            lambda cell: rs.truncated.by_window(cell, None, 0.0, None, every=1, back=2),
+            ValueError,
+            "by_window: the numb",
+        ),
+        (lambda cell: list(rs.truncated.chunks(None, 2)), ValueError, "chunks: the number of steps must be known"),
+        (
+            lambda cell: rs.truncated.by_chunk(cell, None, 0.0, jnp.ones(4), size=2, truncate=2),
+            TypeError,
+            "by_chunk: `size` takes the place of `truncate`",
+        ),
+    ],
+)
+def test_arguments_that_other_functions_have(run, error, match):
+    with pytest.raises(error, match=match):
+        run(lambda params, carry, x: (carry + 1, carry))

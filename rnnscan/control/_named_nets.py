@@ -8,9 +8,8 @@ from typing import Any
 from rnnscan._util.messages import describe, in_words, listing
 
 
-# The default of an input that must be given. A function made by `do_net` takes a dictionary instead of names too, so
-# for `inspect` all its names have a default.
-REQUIRED = object()
+# The attribute of a function made by `do_net` that has the names of its inputs. They need not be names of parameters.
+BOUND = "_bound_names"
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,8 @@ def inputs_of(function: str, argument: str, net: Any) -> Inputs:
     expected = f"{function}: `{argument}` must be a function, function(params, **blobs) -> {{name: value}}"
     if not callable(net):
         raise TypeError(f"{expected}; got {describe(net)}. Pass a function.")
+    if hasattr(net, BOUND):
+        return Inputs("", getattr(net, BOUND), getattr(net, BOUND), takes_any=False)
     try:
         parameters = list(inspect.signature(net).parameters.values())
     except (TypeError, ValueError):  # Some callables have no signature.
@@ -57,11 +58,17 @@ def inputs_of(function: str, argument: str, net: Any) -> Inputs:
             f"{expected}; got {in_words(net)}{inspect.signature(net)}, which does not take the parameters first. "
             "Add `params` in front."
         )
+    unnamed = [each.name for each in parameters[1:] if each.kind is each.POSITIONAL_ONLY and each.default is each.empty]
+    if unnamed:
+        raise TypeError(
+            f"{expected}; got {in_words(net)}{inspect.signature(net)}, which takes {listing(unnamed)} by place alone. "
+            "Move the `/` behind the parameters."
+        )
     named = [each for each in parameters[1:] if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
     return Inputs(
         of_params=parameters[0].name if parameters[0].kind is parameters[0].POSITIONAL_OR_KEYWORD else "",
         names=tuple(each.name for each in named),
-        required=tuple(each.name for each in named if each.default is each.empty or each.default is REQUIRED),
+        required=tuple(each.name for each in named if each.default is each.empty),
         takes_any=any(each.kind is each.VAR_KEYWORD for each in parameters),
     )
 

@@ -72,10 +72,10 @@ def cond_net(
     Source: Caffe2's `If` operator and `gen_if_gradient`.
     """
     _check_pred(pred)
-    if not isinstance(operands, Mapping):
+    if not isinstance(operands, Mapping) or not all(isinstance(name, str) for name in operands):
+        got = f"the keys {listing(operands)}" if isinstance(operands, Mapping) else describe(operands)
         raise TypeError(
-            f"cond_net: `operands` must be a dictionary keyed by name; got {describe(operands)}. "
-            "Write operands={<name>: <value>}."
+            f"cond_net: `operands` must be a dictionary keyed by name; got {got}. Write operands={{<name>: <value>}}."
         )
     values = {
         name: checks.as_arrays(value, f"operands[{name!r}]", function="cond_net") for name, value in operands.items()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rnnscan._util.messages import describe, in_words, listing, nearest
-from rnnscan.control._named_nets import REQUIRED, Inputs, inputs_of, run
+from rnnscan.control._named_nets import BOUND, Inputs, inputs_of, run
 
 
 def do_net(net: Callable[..., Mapping[str, Any]], bindings: Mapping[str, str | None]) -> Callable[..., dict[str, Any]]:
@@ -68,12 +68,22 @@ def do_net(net: Callable[..., Mapping[str, Any]], bindings: Mapping[str, str | N
         outputs = {outer: value for inner, value in written.items() if (outer := bindings[inner]) is not None}
         return outputs if values is None else {**values, **outputs}
 
-    # The signature tells `cond_net` and `recurrent_net` which names to pass.
-    first, rest = list(inspect.signature(outer_net).parameters.values())[:2], dict.fromkeys(outer_of.values())
-    named = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=REQUIRED) for name in rest]
-    vars(outer_net)["__signature__"] = inspect.Signature([*first, *named])
+    vars(outer_net)[BOUND] = tuple(dict.fromkeys(outer_of.values()))
+    vars(outer_net)["__signature__"] = _signature(outer_net)
     vars(outer_net)["__wrapped__"] = net  # JAX's messages name it.
     return outer_net
+
+
+def _signature(outer_net: Callable[..., Any]) -> inspect.Signature:
+    """The signature, with the outer names, which a call may have in a dictionary instead."""
+    natural = inspect.signature(outer_net)
+    try:
+        named = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in vars(outer_net)[BOUND]
+        ]
+        return inspect.Signature([*list(natural.parameters.values())[:2], *named])
+    except ValueError:  # Some names are none of parameters, such as "scope/x".
+        return natural
 
 
 def _check(net: Any, bindings: Any) -> Inputs:

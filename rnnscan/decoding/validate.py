@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.export import is_symbolic_dim
 
 from rnnscan._util.dtypes import at_least_float32, resolve_weak_type
 from rnnscan._util.messages import describe, describe_shape, is_count, is_key, leaves_with_places
@@ -34,7 +35,7 @@ def validate(
     carry = _as_arrays(carry)
     _check_axes(params, carry)
     start = _start_tokens(start, carry, len(keys) if keys is not None and keys.ndim else None)
-    _check_rows(carry, len(start))
+    _check_rows(carry, start.shape[0])
     step = _step(decoder, params, has_aux)
     carry, log_probs, aux = _resolve_carry(step, carry, jax.ShapeDtypeStruct(start.shape, jnp.int32))
     _check_tokens(start, end, log_probs.shape[1])
@@ -100,7 +101,8 @@ def _start_tokens(start: Any, carry: Any, rows: int | None) -> Any:
         axes["`key`"] = rows
     if len(set(axes.values())) == 1:
         size = next(iter(axes.values()))
-        return jnp.full(size, start) if isinstance(start, jax.core.Tracer) else np.full(size, start)
+        is_known = not isinstance(start, jax.core.Tracer) and not is_symbolic_dim(size)
+        return np.full(size, start) if is_known else jnp.full((size,), start)
     if not axes:
         raise ValueError(
             "decode: `start` must be integers (N,) for a carry without rows, as nothing else tells N; got one token."
@@ -137,8 +139,8 @@ def _step(decoder: Decoder, params: Any, has_aux: bool) -> Any:
         logits, aux = _logits_and_aux(output, has_aux)
         if not isinstance(logits, jax.Array | np.ndarray) or not jnp.issubdtype(logits.dtype, jnp.floating):
             raise TypeError(f"decode: logits must be a floating array (N, V); got {describe(logits)}.")
-        if logits.ndim != 2 or logits.shape[0] != len(tokens) or logits.shape[1] < 1:
-            expected = describe_shape((len(tokens), "V"))
+        if logits.ndim != 2 or logits.shape[0] != tokens.shape[0] or logits.shape[1] < 1:
+            expected = describe_shape((tokens.shape[0], "V"))
             raise ValueError(
                 f"decode: the logits of one step must be {expected}, for the tokens {describe(tokens)}; got "
                 f"{describe(logits)}. One step has no time axis."
@@ -179,7 +181,7 @@ def _resolve_carry(step: Any, carry: Any, start: Any) -> tuple[Any, Any, Any]:
             break
         carry = resolved
     _check_types(carry, new_carry)
-    _check_aux(aux, len(start))
+    _check_aux(aux, start.shape[0])
     return carry, log_probs, aux
 
 

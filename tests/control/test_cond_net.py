@@ -257,6 +257,8 @@ ERRORS = {
         TypeError,
         r"`true_net` must return a dictionary .*got float",
     ),
+    "operands without names": ((True, same, None, {1: 2}), TypeError, "`operands` must be .* got the keys 1"),
+    "operands by place": ((True, lambda params, x, /: {}, None, X), TypeError, r"takes 'x' by place alone"),
     "no names": ((True, lambda params, x: {1: x}, None, X), TypeError, r"must return a dictionary .*got the keys 1"),
     "no array": (
         (True, lambda params, x: {"x": "x"}, None, X),

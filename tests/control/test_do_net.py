@@ -177,3 +177,14 @@ def test_bad_input(name):
     call, error, message = ERRORS[name]
     with pytest.raises(error, match="^do_net: .*" + message):
         call()
+
+
+@pytest.mark.parametrize("outer", ["values", "params", "scope/a", "for", "a b"])
+def test_outer_names_that_are_no_names_of_parameters(outer):
+    add_one = rs.do_net(lambda params, a: {"a": a + params}, {"a": outer})
+    assert add_one(1, {outer: 2, "other": 3}) == {outer: 3, "other": 3}
+    assert add_one(1, **{outer: 2}) == {outer: 3}
+    assert rs.cond_net(True, add_one, None, 1, {outer: 2})[outer] == 3
+    assert rs.do_net(add_one, {outer: "x"})(1, x=2) == {"x": 3}
+    with pytest.raises(ValueError, match="every outer name that is bound"):
+        add_one(1, {"other": 3})

@@ -221,3 +221,21 @@ def test_nan_logits_show_in_the_scores(strategy):
     whole, broken = np.asarray(scores(9)), np.asarray(scores(1))
     assert np.isnan(broken[1]).all()
     np.testing.assert_allclose(broken[[0, 2]], whole[[0, 2]], rtol=1e-5)
+
+
+@pytest.mark.parametrize("start", [1, jnp.array([1, 2, 0, 3, 1])], ids=["token", "tokens"])
+@pytest.mark.parametrize("strategy", [decoding.Greedy(), BEAM, decoding.Sample(0.7)], ids=["greedy", "beam", "sample"])
+def test_exported_for_any_number_of_rows(strategy, start):
+    rows = model(4, rows=5)
+
+    def run(carry, start):
+        key = jax.random.key(0) if isinstance(strategy, decoding.Sample) else None
+        return rs.decode(
+            decoder, rows.params, carry, start=start, end=0, max_steps=6, strategy=strategy, key=key
+        ).tokens
+
+    (size,) = jax.export.symbolic_shape("rows")
+    of_rows = lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape[1:]) if jnp.ndim(leaf) else (), leaf.dtype)  # noqa: E731
+    start = jnp.asarray(start)
+    exported = jax.export.export(jax.jit(run))(*jax.tree.map(of_rows, (rows.carry, start)))
+    np.testing.assert_array_equal(exported.call(rows.carry, start), run(rows.carry, start))
