@@ -166,7 +166,7 @@ class Cell:
         first, *rest = (_cast(leaf, dtype) for leaf in carry)
         if recurrent_mask is not None:
             first = first * over_rows(recurrent_mask.astype(dtype), first)
-        return cast_params, (first, *rest), _cast(x, dtype)
+        return cast_params, (first, *rest), _cast(x.astype(dtype) if x.dtype == bool else x, dtype)
 
     def _check_params(self, params: Any) -> int:
         input_size = checks.check_params(

@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
 from rnnscan._util.arguments import check_step_input
+from rnnscan._util.dtypes import promoted
 from rnnscan._util.messages import describe, is_count
 from rnnscan._util.zeros import zeros_sharded_like
 from rnnscan.compose.output import output_of
@@ -55,7 +57,13 @@ class Windowed(Wrapper):
         return step
 
     def _initial_window(self, x: Array) -> Array:
-        return zeros_sharded_like(x, (*x.shape[:-1], self.window, self.cell.output_size))
+        shape, dtype = (*x.shape[:-1], self.window, self.cell.output_size), x.dtype
+        if not jnp.issubdtype(dtype, jnp.floating):  # The outputs are no integers.
+            concatenated = zeros_sharded_like(x, (*x.shape[:-1], x.shape[-1] + self.window * self.cell.output_size))
+            carry = jax.tree.leaves(self.cell.initial_carry(concatenated))
+            floats = [leaf.dtype for leaf in carry if jnp.issubdtype(leaf.dtype, jnp.floating)]
+            dtype = promoted(*floats) if floats else jnp.float32
+        return zeros_sharded_like(x, shape, dtype)
 
     def _concatenate(self, x: Array, window: Array) -> Array:
         expected = (*x.shape[:-1], self.window, self.cell.output_size)
@@ -64,7 +72,9 @@ class Windowed(Wrapper):
                 f"windowed: the window of the carry must be {expected} for one step's input {describe(x)}; got "
                 f"{describe(window)}. Batch or hidden size may differ: start from cell.initial_carry(x)."
             )
-        return jnp.concatenate([x, lax.collapse(window, window.ndim - 2).astype(x.dtype)], axis=-1)
+        dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else window.dtype
+        both = x, lax.collapse(window, window.ndim - 2)
+        return jnp.concatenate([leaf.astype(dtype) for leaf in both], axis=-1)
 
 
 def _shift(window: Array, y: Any) -> Array:

@@ -17,7 +17,7 @@ from rnnscan.engine.analysis.restore import reading_kept
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.residuals import Residual, stacks
 from rnnscan.ir.dataflow import depending, needed
-from rnnscan.ir.leaves import replace_at, split_list
+from rnnscan.ir.leaves import places, replace_at, split_list
 from rnnscan.ir.program import Atom, Equation, Value, inputs_of, values_of
 from rnnscan.ir.trace import trace
 
@@ -33,6 +33,8 @@ def kept_values(plan: ExecutionPlan) -> tuple[Residual, ...] | None:
     if memory is None or (call.valid is not None and call.padding == "hold"):
         return None
     step, constants = plan.step, plan.constants
+    if not any(step.active(_differentiated(step, constants))):
+        return ()
     segmented = step
     if not fission:
         step, segmented = _with_whole_carry(step), _with_whole_carry(call.flat)
@@ -41,7 +43,7 @@ def kept_values(plan: ExecutionPlan) -> tuple[Residual, ...] | None:
     for number, sub_scan in enumerate(memory.sub_scans(call.length)):
         window = plan.states.window(sub_scan.steps) if fission else None
         if sub_scan.segment:
-            read = _Read.among(step, {*step.inputs}) if fission else _read_in_segment(segmented)
+            read = _Read.among(step, {*step.inputs}) if fission else _read_in_segment(segmented, constants)
             kept = _by_segments(segmented, constants, read, sub_scan.steps, sub_scan.segment[0])
         elif window is not None:
             kept = _by_segments(step, constants, _Read.among(step, {*step.inputs}), sub_scan.steps, window)
@@ -54,8 +56,9 @@ def kept_values(plan: ExecutionPlan) -> tuple[Residual, ...] | None:
         else:
             return None
         values += kept if not number else _of_later_scan(kept)
-    places = step.changing
-    return tuple(replace(one, of=places[one.of]) if one.source in ("carry", "initial carry") else one for one in values)
+    return tuple(
+        replace(one, of=step.changing[one.of]) if one.source in ("carry", "initial carry") else one for one in values
+    )
 
 
 def _with_whole_carry(step: FlatStep) -> FlatStep:
@@ -96,7 +99,7 @@ class _Read(NamedTuple):
 
 def _by_lax(step: FlatStep, constants: Sequence[Any], length: int) -> Iterator[Residual]:
     """The values that the vjp of each step reads. JAX drops the others."""
-    read = _Read.among(step, _read_by_vjp(step))
+    read = _Read.among(step, _read_by_vjp(step, constants))
     yield from _constants(constants[index] for index in read.constants)
     yield from stacks("carry", step.carry, read.carry, length)
     yield from stacks("x", step.x, read.x, length)
@@ -114,10 +117,10 @@ def _by_segments(
     yield from stacks("x", step.x, read.x, length)
 
 
-def _read_in_segment(step: FlatStep) -> _Read:
+def _read_in_segment(step: FlatStep, constants: Sequence[Any]) -> _Read:
     """The values that a segment's second run reads, to compute the carry for its later steps too."""
     equations = [equation for equation in step.program.equations if not {*equation.outputs} <= {*step.kept}]
-    values = _read_by_vjp(step)
+    values = _read_by_vjp(step, constants)
     while True:
         read = _Read.among(step, values)
         new_carry = [step.new_carry[index] for index in read.carry]
@@ -127,14 +130,21 @@ def _read_in_segment(step: FlatStep) -> _Read:
         values |= more
 
 
-def _read_by_vjp(step: FlatStep) -> set[Value]:
+def _differentiated(step: FlatStep, constants: Sequence[Any]) -> list[bool]:
+    """For each constant, carry leaf and input whether it may have a tangent. A closed-over array has none."""
+    is_traced = [isinstance(leaf, jax.core.Tracer) for leaf in constants]
+    is_traced += [True] * (len(step.inputs) - len(is_traced))
+    pairs = zip(step.inputs, is_traced, strict=True)
+    return [traced and bool(jnp.issubdtype(value.dtype, jnp.inexact)) for value, traced in pairs]
+
+
+def _read_by_vjp(step: FlatStep, constants: Sequence[Any]) -> set[Value]:
     """The constants, carry leaves, inputs and kept values that a step's residuals are computed from."""
     operands, sizes = [*step.inputs, *step.kept], [len(step.constants), len(step.carry), len(step.x)]
-    pairs = 0
+    floats, pairs = places(_differentiated(step, constants)), 0
 
     def residuals(*leaves: Any) -> list[Any]:
         nonlocal pairs
-        floats = [index for index in range(sum(sizes)) if jnp.issubdtype(leaves[index].dtype, jnp.inexact)]
 
         def differentiable(*some: Any) -> tuple[list[Any], Any]:
             constants, carry, x, kept = split_list(replace_at(leaves, floats, some), sizes)

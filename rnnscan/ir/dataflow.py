@@ -5,12 +5,19 @@ from collections.abc import Iterable, Sequence, Set
 from rnnscan.ir.program import Atom, Equation, Value, values_of
 
 
-def needed(equations: Sequence[Equation], wanted: Iterable[Atom], *, with_effects: bool = False) -> list[Equation]:
+def needed(
+    equations: Sequence[Equation],
+    wanted: Iterable[Atom],
+    known: Set[Atom] = frozenset(),
+    *,
+    with_effects: bool = False,
+) -> list[Equation]:
     """The equations that the wanted values depend on, in order: dead code elimination.
 
     Args:
         equations: equations, in order.
         wanted: the values.
+        known: values that need no equation to be read.
         with_effects: whether equations with effects, and what they depend on, stay too.
     """
     open_values = set(values_of(wanted))
@@ -18,7 +25,7 @@ def needed(equations: Sequence[Equation], wanted: Iterable[Atom], *, with_effect
     for equation in reversed(equations):
         if not open_values.isdisjoint(equation.outputs) or (with_effects and equation.effects):
             kept.append(equation)
-            open_values.update(equation.reads)
+            open_values.update(value for value in equation.reads if value not in known)
     return kept[::-1]
 
 

@@ -33,7 +33,7 @@ def training_time(plan: ExecutionPlan, kept: Collection[str]) -> float:
 
     def loss(*arguments: Any) -> Any:
         leaves = jax.tree.leaves(step(*arguments))
-        return sum(leaf.sum() for leaf in leaves if jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating))
+        return sum((leaf.sum() for leaf in leaves if jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating)), 0.0)
 
     gradient = jax.grad(loss, argnums=(0, 1, 2), allow_int=True)
     return estimate_function(plan.choices.machine, gradient, *_arguments(plan)).nanoseconds

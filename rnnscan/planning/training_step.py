@@ -125,7 +125,7 @@ class TrainingStep:
 
     def _loss(self, memory: Memory | None, targets: Sequence[Any], arrays: Sequence[Any]) -> Any:
         outputs = self._run(memory, *arrays)
-        return sum(_squared_distance(leaf, target) for leaf, target in zip(outputs, targets, strict=True))
+        return sum((_squared_distance(leaf, target) for leaf, target in zip(outputs, targets, strict=True)), 0.0)
 
     def _run(self, memory: Memory | None, *arrays: Any) -> list[Any]:
         carry, ys = self._arguments.run(arrays, memory=memory)

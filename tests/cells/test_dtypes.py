@@ -79,9 +79,10 @@ def test_carry_dtype_wins_over_the_inputs():
     assert dtypes(cell.initial_carry(jnp.ones((2, 3), jnp.bfloat16))) == {"float32"}
 
 
-def test_integer_inputs_are_taken_as_numbers(case, assert_trees_close):
+@pytest.mark.parametrize("dtype", [jnp.int8, bool])
+def test_integer_inputs_are_taken_as_numbers(case, dtype, assert_trees_close):
     params, carry, _ = case.arguments(batch=2)
-    one_hot = jnp.eye(3, dtype=jnp.int8)[jnp.array([[0, 2], [1, 1]])]
+    one_hot = jnp.eye(3, dtype=dtype)[jnp.array([[0, 2], [1, 1]])]
     run = case.jitted
     assert_trees_close(run(params, carry, one_hot), run(params, carry, one_hot.astype(jnp.float32)), tolerance=1e-6)
 

@@ -42,6 +42,24 @@ def test_a_windowed_cell_sees_its_last_outputs_the_oldest_first():
     assert_trees_close(rs.scan(cell, params, Case(cell).arguments(length=5)[1], xs), expected)
 
 
+@pytest.mark.parametrize("inner", [cells.GRU(4), cells.GRU(4, dtype=jnp.bfloat16), cells.LSTM(4)], ids=str)
+@pytest.mark.parametrize("dtype", [jnp.int32, bool])
+def test_a_window_beside_integers_holds_outputs(inner, dtype):
+    cell = rs.windowed(inner, 2)
+    params = cell.init(jax.random.key(0), 3)
+    xs = (jnp.arange(24).reshape(4, 2, 3) % 3).astype(dtype)
+
+    def run(params, xs):
+        return rs.scan(cell, params, cell.initial_carry(xs[0]), xs)
+
+    def gradient(xs):
+        return jax.grad(lambda params: run(params, xs)[1].astype(jnp.float32).sum())(params)
+
+    numbers = xs.astype(jnp.float32)
+    assert_trees_close(run(params, xs), run(params, numbers), tolerance=1e-2)
+    assert_trees_close(gradient(xs), gradient(numbers), tolerance=2e-2)
+
+
 def test_a_residual_of_another_size_is_refused():
     cell = rs.residual(cells.GRU(4))
     with pytest.raises(

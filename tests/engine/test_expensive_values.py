@@ -265,7 +265,7 @@ def test_a_maximum_is_compared_with_its_operands(x64):
 
 
 # Of the first 120 seeds, those whose cells keep an expensive value at a price of zero.
-KEEPING_SEEDS = [1, 17, 27, 35, 60, 64, 65, 67, 71, 72, 73, 74, 83, 94, 99]
+KEEPING_SEEDS = [1, 27, 35, 60, 65, 71, 72, 73, 74, 83, 94, 99]
 
 
 @pytest.mark.parametrize("seed", variants(KEEPING_SEEDS, [60, 83]))

@@ -101,6 +101,21 @@ def test_segments_are_as_exact_as_one_scan(dtype, function, segment):
     assert error(found, wanted) <= error(whole, wanted)
 
 
+@pytest.mark.parametrize("segment", [(64, 8), 60])
+def test_second_gradients_go_through_the_copies_of_narrow_parameters(segment):
+    """A scan around segments does not keep them: they are made of the parameters again."""
+    params, carry, xs = arguments("bfloat16")
+
+    def second(memory):
+        def along(params):
+            gradients = gradient(memory=memory)(params, carry, xs)
+            return sum(jnp.sum(jnp.sin(leaf.astype("float32"))) for leaf in jax.tree.leaves(gradients))
+
+        return jax.jit(jax.grad(along))(params)
+
+    assert error(second(rs.Memory(segment=segment)), second(rs.Memory())) < 1e-2
+
+
 def state(params, state, x):
     """A matrix state of its inputs, whose parameters are narrow."""
     keys, values = x @ params["kernel"].astype("float32"), x @ params["value"].astype("float32")

@@ -1,6 +1,7 @@
 """rs.memory_report: what it predicts is what jax.vjp keeps, and near what XLA allocates."""
 
 import io
+from dataclasses import replace
 from functools import cache, partial
 from typing import get_args
 
@@ -15,6 +16,7 @@ from rich.console import Console
 
 import rnnscan as rs
 from rnnscan import attention, cells
+from rnnscan.engine.costs.heuristics import BACKENDS, using
 from rnnscan.insight import kept_bytes
 from rnnscan.insight.memory_picture import memory_figure
 from rnnscan.insight.memory_report import memory_report
@@ -140,6 +142,66 @@ def test_an_input_may_be_missing_and_a_carry_a_number():
     report = memory_report(cell, jnp.float16(2.0), 0.5, None, length=7, compile=False)
     assert_exact(report)
     assert (report.length, report.batch) == (7, 1)
+
+
+def narrow(params, carry, x):
+    carry = jnp.tanh(carry @ params.astype(carry.dtype) + x)
+    return carry, carry
+
+
+def with_policy(params, carry, x):
+    save = jax.checkpoint_policies.dots_saveable
+    carry = jax.checkpoint(lambda carry: jnp.sin(carry @ params), policy=save)(carry) + x
+    return carry, rs.name(jnp.cos(carry), "y")
+
+
+def over_constant(params, carry, x):
+    hidden, steps = carry
+    hidden = rs.name(hidden @ params + steps * CLOSED_OVER + x, "hidden")
+    return (jnp.tanh(hidden), 2 * steps), hidden
+
+
+CLOSED_OVER = jnp.arange(4.0)
+RECURRENT, WIDE = (4, 4), jax.ShapeDtypeStruct((16, 4), jnp.float32)
+EXACT = {
+    # name: (cell, params, carry, x, options)
+    "16 bits in segments": (narrow, jax.ShapeDtypeStruct(RECURRENT, jnp.bfloat16), WIDE, WIDE, {"segment": 4}),
+    "16 bits in nested segments": (
+        narrow,
+        jax.ShapeDtypeStruct(RECURRENT, jnp.float16),
+        WIDE,
+        WIDE,
+        {"segment": (8, 4)},
+    ),
+    "integers alone": (lambda p, c, x: (c + 1, 2 * c), None, jax.ShapeDtypeStruct((3,), jnp.int32), None, {}),
+    "an integer result of floats": (
+        lambda p, c, x: (c + 1, jnp.argmax(x, -1)),
+        None,
+        jax.ShapeDtypeStruct((), jnp.int32),
+        WIDE,
+        {},
+    ),
+    "an unchanged carry": (lambda p, c, x: (c, jnp.ones(3)), None, WIDE, None, {}),
+    "a policy in the step": (with_policy, shapes(*RECURRENT), WIDE, WIDE, {}),
+    "a closed-over array": (over_constant, shapes(*RECURRENT), (WIDE, shapes()), WIDE, {}),
+}
+
+
+@pytest.mark.parametrize("engine", ["auto", "lax"])
+@pytest.mark.parametrize("name", EXACT)
+def test_what_no_derivative_reads_is_not_predicted(name, engine):
+    cell, params, carry, x, memory = EXACT[name]
+    xs = None if x is None else shapes(24, *x.shape)
+    assert_exact(
+        memory_report(cell, params, carry, xs, length=24, memory=rs.Memory(**memory), engine=engine, compile=False)
+    )
+
+
+@pytest.mark.parametrize("cell", [cells.GLA(8), cells.RetNet(8)], ids=["GLA", "RetNet"])
+def test_a_part_of_a_value_with_a_name_is_kept_once(cell):
+    """Their parts have one name. A small loop keeps values without names beside them."""
+    with using(replace(BACKENDS["cpu"], one_kernel=True, small_residuals=1 << 20)):
+        assert_exact(memory_report(cell, *arguments_of(cell, 64, 3, 4), compile=False))
 
 
 def branching(params, carry, x):

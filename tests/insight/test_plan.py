@@ -222,6 +222,15 @@ def test_a_cell_without_names():
     assert rs.plan(cell, *given, budget="1MiB").choice == rs.Memory()
 
 
+@pytest.mark.parametrize("last_only", [False, True])
+def test_results_without_a_float(last_only):
+    def count(scale, steps, x):
+        return steps + 1, scale * x if last_only else steps
+
+    plan = rs.plan(count, 2.0, jnp.int32(0), jnp.ones((8, 3)), budget="1MiB", last_only=last_only)
+    assert plan.choice == rs.Memory()
+
+
 def test_budgets_in_units():
     assert budget_bytes("512MiB") == 512 * 2**20
     assert budget_bytes("0.5 gb") == 500_000_000

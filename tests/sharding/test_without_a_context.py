@@ -1,4 +1,4 @@
-"""Explicit axes that the types of the arguments have, without `jax.set_mesh` around the call."""
+"""Meshes that the types of the arguments, or a context, tell of, under other transformations."""
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +8,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import rnnscan as rs
 from rnnscan import cells
+from slow_reference import assert_close
+from tiers import variants
 
 
 pytestmark = pytest.mark.core("devices")
@@ -58,3 +60,49 @@ def test_units_are_shared_within_a_shard_map_over_rows(engine):
 
     # Not the gradient: XLA sums nothing sharded over a manual axis of one device. With two the gradients are equal.
     np.testing.assert_allclose(jax.jit(by_devices)(kernel), jax.jit(by_one)(kernel), rtol=1e-5)
+
+
+def mapped_gradients(run, examples):
+    """Gradients of parameters that `jax.vmap` maps: of examples, of results, and second ones."""
+    random = np.random.default_rng(0)
+    kernel = jnp.asarray(random.normal(size=(3, 3)) / 3)
+    carry, xs, tangents = (
+        jnp.asarray(random.normal(size=size)) for size in ((8, 3), (examples, 6, 8, 3), (examples, 3, 3))
+    )
+
+    def loss(kernel, xs):
+        last, ys = run(kernel, carry, xs)
+        return jnp.sum(jnp.sin(last)) + jnp.sum(ys**2)
+
+    def second(tangent):
+        return jax.grad(lambda kernel: jnp.sum(jax.grad(loss)(kernel, xs[0]) * tangent))(kernel)
+
+    return {
+        "examples": lambda: jax.vmap(jax.grad(loss), (None, 0))(kernel, xs),
+        "both": lambda: jax.vmap(jax.grad(loss, (0, 1)))(kernel + tangents / 9, xs),
+        "twice": lambda: jax.vmap(jax.vmap(jax.grad(loss), (None, 0)), (0, None))(kernel + tangents / 9, xs),
+        "results": lambda: jax.jacrev(lambda kernel: run(kernel, carry, xs[0])[0].sum(1))(kernel),
+        "tangents": lambda: jax.jacfwd(lambda kernel: run(kernel, carry, xs[0])[0].sum(1))(kernel),
+        "second": lambda: jax.hessian(loss)(kernel, xs[0]),
+        "in reverse twice": lambda: jax.vmap(second)(tangents),
+    }
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("examples", [2, 3])
+@pytest.mark.parametrize("segment", variants([2, 4, (4, 2)], [2]))
+def test_mapped_gradients_in_segments_in_sight_of_a_mesh(examples, segment):
+    """Of as many examples as devices each got the mean of all."""
+
+    def cell(kernel, carry, x):
+        return jnp.tanh(carry @ kernel + x), carry**2
+
+    def plain(kernel, carry, xs):
+        return jax.lax.scan(lambda carry, x: cell(kernel, carry, x), carry, xs)
+
+    expected = {name: run() for name, run in mapped_gradients(plain, examples).items()}
+    scan = lambda *arguments: rs.scan(cell, *arguments, memory=rs.Memory(segment=segment))  # noqa: E731
+    mesh = jax.make_mesh((2,), ("rows",), (AxisType.Auto,), devices=jax.devices()[:2])
+    with jax.set_mesh(mesh):
+        found = {name: jax.jit(run)() for name, run in mapped_gradients(scan, examples).items()}
+    assert_close(jax.device_get(found), jax.device_get(expected))

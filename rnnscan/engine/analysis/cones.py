@@ -5,7 +5,7 @@ fanout-free cone of a node.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -34,6 +34,7 @@ class Cones:
         wanted: values that are wanted. They are in no cone but their own.
         inputs: value -> the numbers of the inputs that each reader of the value reads.
         wanted_inputs: inputs that are wanted.
+        known: results of the equations that are known without them.
     """
 
     def __init__(
@@ -42,8 +43,9 @@ class Cones:
         wanted: Iterable[Atom],
         inputs: Mapping[Value, Sequence[int]] = MappingProxyType({}),
         wanted_inputs: Iterable[int] = (),
+        known: Set[Atom] = frozenset(),
     ) -> None:
-        maker = {output: equation for equation in equations for output in equation.outputs}
+        maker = {output: equation for equation in equations for output in equation.outputs if output not in known}
 
         def behind(value: Value) -> list[Equation | int]:
             return [*([maker[value]] if value in maker else []), *inputs.get(value, ())]

@@ -48,6 +48,7 @@ class Derivative:
 
     Attributes:
         read: the values that are read.
+        known: those that are kept, and the new values of the stacked carry leaves.
         wanted: those that are not known.
         again: the equations that run again at each step.
         cones: their cones. The inputs are the stacked carry leaves, before or after a step.
@@ -61,10 +62,11 @@ class Derivative:
             known.add(program.new_carry[index])
             for value in values_of([program.carry[index], program.new_carry[index]]):
                 positions.setdefault(value, []).append(index)
+        self.known = known
         self.wanted = [value for value in self.read if value not in known]
-        self.again = needed(partition(program.equations, program.fixed | known)[1], self.wanted)
+        self.again = needed(partition(program.equations, program.fixed | known)[1], self.wanted, known)
         read_leaves = [index for value in self.read for index in positions.get(value, ())]
-        self.cones = Cones(self.again, self.wanted, positions, read_leaves)
+        self.cones = Cones(self.again, self.wanted, positions, read_leaves, known)
 
 
 def cones_with_all_carries(program: Program, kept: Iterable[Atom]) -> Cones:
@@ -88,7 +90,7 @@ class ExpensiveValues:
         self._machine, program = machine, derivative.program
         self._carry, self._cones = program.carry, derivative.cones
         self._times = {equation: machine.nanoseconds(equation, program.fixed) for equation in derivative.again}
-        self._read = {*inputs_of(derivative.again), *derivative.wanted}
+        self._read = {*inputs_of(derivative.again), *derivative.wanted} - derivative.known
         self._place = {equation: place for place, equation in enumerate(derivative.again)}
         self._cone_of: dict[Equation, Cone] = {}
         self._whose_cone: dict[Equation | int, set[Equation]] = {}

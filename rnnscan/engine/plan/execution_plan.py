@@ -156,7 +156,9 @@ class ExecutionPlan:
     @cached_property
     def step(self) -> FlatStep:
         """The step as a program whose outputs include the named values to keep."""
-        policies = self.memory is not None and self.memory.recompute != "all"
+        # With the lax engine `jax.checkpoint` runs around the step, whose policy replaces those within.
+        fission = self.route.engine == "fission"
+        policies = fission and self.memory is not None and self.memory.recompute != "all"
         return self.call.flat.keeping(self.kept_names, self.call.names, policies=policies)
 
     @property

@@ -38,6 +38,32 @@ def _part(
     return (None if is_whole else core.ClosedJaxpr(live, step.consts)), [*map(bool, needed)]
 
 
+@cached_by_jaxpr
+def copies_of_constants(step: core.ClosedJaxpr, scan: Scan) -> dict[int, tuple[int, Any]]:
+    """The constants that a scan within the step takes as copies of others, and nothing else reads.
+
+    Returns:
+        For each the place of the other, and how it is copied.
+    """
+    places_of = {var: place for place, var in enumerate(step.jaxpr.invars[: scan.constants])}
+    read, copies = {var for var in step.jaxpr.outvars if isinstance(var, core.Var)}, dict[core.Var, tuple[Any, Any]]()
+    for equation in step.jaxpr.eqns:
+        operands, inner = equation.invars, dict[int, tuple[int, Any]]()
+        if equation.primitive in (scan_p, joint_scan_p):
+            of_step, of_scan = equation.params["step"], equation.params["scan"]
+            inner = dict(enumerate(of_scan.copied, len(of_step.in_avals))) | copies_of_constants(of_step, of_scan)
+        copies |= {operands[place]: (operands[of], copy) for place, (of, copy) in inner.items()}
+        read.update(var for place, var in enumerate(operands) if place not in inner and isinstance(var, core.Var))
+    if scan.condition is not None:
+        asked = partial_eval.dce_jaxpr(scan.condition.jaxpr, [True])[1]
+        read.update(var for var, is_read in zip(step.jaxpr.invars, asked, strict=False) if is_read)
+    return {
+        places_of[var]: (places_of[of], copy)
+        for var, (of, copy) in copies.items()
+        if var in places_of and of in places_of and var not in read
+    }
+
+
 def _live_step(
     step: core.ClosedJaxpr, scan: Scan, results: Sequence[bool]
 ) -> tuple[core.ClosedJaxpr, list[bool], list[bool]]:

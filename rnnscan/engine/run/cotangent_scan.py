@@ -33,7 +33,7 @@ from rnnscan.engine.run.saved import Reads, Saved
 from rnnscan.engine.run.step_vjp import Cotangents, Vjp, step_vjp
 from rnnscan.engine.units.mesh import sharding_units
 from rnnscan.ir.leaves import leaves_at, places, split_list
-from rnnscan.ir.rules import batch_by, jvp_rule, transpose_rule
+from rnnscan.ir.rules import batch_by, jvp_rule, over_axis, transpose_rule
 
 
 cotangent_scan_p = ScanPrimitive("rnnscan_cotangent_scan")
@@ -209,7 +209,9 @@ def _batch(
         moved(leaf, at, 0 if reads.steps is None else 1, axis.size, is_mapped=is_mapped)
         for leaf, at, reads, is_mapped in zip(operands, axes, every, are_mapped, strict=True)
     ]
-    vjp = replace(vjp, step=rows.step)
+    # A total for each part of the rows of a mesh is not one for each part of these rows.
+    whole = tuple((index, replace(copy, rows=None)) for index, copy in scan.copied)
+    vjp = replace(vjp, step=rows.step, scan=replace(scan, copied=whole))
     if own:
         saved, *others = vjp.arrays(operands)
         which = _which_run(jnp.max(saved.count, range(1, saved.count.ndim)), scan.length)
@@ -218,7 +220,13 @@ def _batch(
     have_rows = vjp.results(rows.results)
     of_initial = [have_rows.carry[cotangents.active.index(index)] for index in cotangents.carry]
     out_axes = [0 if has_rows else None for has_rows in (*have_rows.constants, *of_initial)]
-    return vjp.bind(operands), [*out_axes, *(1 if has_rows else None for has_rows in have_rows.x)]
+    results, copies = vjp.bind(operands), dict(scan.copied)
+    for place, index in enumerate(cotangents.constants):
+        parts = copies[index].rows if index in copies else None
+        if parts is not None:
+            spread = parts.spread if out_axes[place] is None else over_axis(axis, parts.spread, [0])
+            results[place] = spread(results[place] / parts.parts)
+    return results, [*out_axes, *(1 if has_rows else None for has_rows in have_rows.x)]
 
 
 batch_by(cotangent_scan_p, _batch)

@@ -19,6 +19,7 @@ from jax.interpreters import ad, partial_eval
 
 from rnnscan.engine.plan.bound import scan_plan
 from rnnscan.engine.plan.residuals import ResidualPlan
+from rnnscan.engine.primitive.dead_code import copies_of_constants
 from rnnscan.engine.primitive.joint import jointly
 from rnnscan.engine.primitive.scan import (
     Scan,
@@ -72,7 +73,8 @@ def tangents_of_scan(
     zeros = [*map(zero, results)]
     if not any(active):
         return zeros
-    operands, keys = as_key_data(jax.tree.leaves(saved.stored(_residuals(step, scan))))
+    stored = saved.stored(_residuals(step, scan), copies_of_constants(step, scan))
+    operands, keys = as_key_data(jax.tree.leaves(stored))
     linear = Linear(Tangents(tuple(wanted), tuple(active)), keys, len(operands))
     dots = linear_scan_p.bind(*operands, *compress(tangents, wanted), step=step, scan=scan, linear=linear)
     return replace_at(zeros, places(active), dots)
@@ -95,9 +97,10 @@ def _reached(step: core.ClosedJaxpr, scan: Scan, tangents: Tangents) -> list[boo
 def _saved(operands: Sequence[Any], step: core.ClosedJaxpr, scan: Scan, linear: Linear) -> Saved:
     residuals = _residuals(step, scan)
     reads = Saved.reads(residuals, scan, len(linear.tangents.operands) - scan.constants - scan.carry)
-    structure = jax.tree.structure(reads.stored(residuals))
+    copies = copies_of_constants(step, scan)
+    structure = jax.tree.structure(reads.stored(residuals, copies))
     saved: Saved = jax.tree.unflatten(structure, with_keys(operands[: linear.saved], linear.keys))
-    return saved.restored(scan)
+    return saved.restored(scan, copies)
 
 
 def _run(*operands: Any, step: core.ClosedJaxpr, scan: Scan, linear: Linear, platform: str | None = None) -> list[Any]:

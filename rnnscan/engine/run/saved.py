@@ -1,9 +1,9 @@
 """The arrays that stay in memory between the passes of a scan."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 
@@ -12,6 +12,10 @@ from rnnscan.engine.plan.residuals import ResidualPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.primitive.scan import Scan
 from rnnscan.ir.leaves import split_list
+
+
+# Constant -> the one that it is a copy of, and how it is copied.
+Copies: TypeAlias = Mapping[int, tuple[int, Any]]
 
 
 @dataclass(frozen=True)
@@ -104,16 +108,19 @@ class Saved:
             count=Reads([]) if scan.is_counted else None,
         )
 
-    def stored(self, residuals: ResidualPlan) -> "Saved":
-        """What is stored: None for the leaves of the initial carry that stacks of carries begin with."""
+    def stored(self, residuals: ResidualPlan, copies: Copies) -> "Saved":
+        """What is stored: None for copies of constants, and for leaves that stacks of carries begin with."""
+        constants = [None if index in copies else leaf for index, leaf in enumerate(self.constants)]
         initial = [None if index in residuals.begins else leaf for index, leaf in enumerate(self.initial)]
-        return replace(self, initial=initial)
+        return replace(self, constants=constants, initial=initial)
 
-    def restored(self, scan: Scan) -> "Saved":
+    def restored(self, scan: Scan, copies: Copies) -> "Saved":
         """The whole, from what is stored."""
+        copied = {index: copy.of(self.constants[of]) for index, (of, copy) in copies.items()}
+        constants = [copied.get(index, leaf) for index, leaf in enumerate(self.constants)]
         stacks, first = self.carries | self.starts, -1 if scan.reverse else 0
         initial = [stacks[index][first] if leaf is None else leaf for index, leaf in enumerate(self.initial)]
-        return replace(self, initial=initial)
+        return replace(self, constants=constants, initial=initial)
 
     def sources(
         self, residuals: ResidualPlan, *, reverse: bool
