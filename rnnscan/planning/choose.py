@@ -289,7 +289,7 @@ def _least_of_all(step: TrainingStep, choices: Sequence[Candidate], allowed: int
         raise ValueError(
             f"plan: nothing fits {too_small}; the least found is {needed}, {least} bytes, "
             f"by {chosen.memory!r}. Raise the budget to that, or run fewer rows or steps in a call. "
-            f"{len(step.compiled)} of {len(choices)} choices were compiled, so another may need a little less."
+            f"{len(step.compiled)} of {len(choices)} choices were compiled, so another may need less."
         )
     return chosen
 
