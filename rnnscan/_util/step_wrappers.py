@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Integer
 from rnnscan._util.messages import is_count, is_key, is_weak
 from rnnscan._util.ranks import over_rows
 from rnnscan._util.refs import is_ref
-from rnnscan._util.varying import in_mesh
+from rnnscan._util.varying import explicit_spec, in_mesh, shard_as
 from rnnscan._util.zeros import zeros_of_step
 
 
@@ -44,6 +44,8 @@ def select_rows(condition: Bool[Array, "*batch"], on_true: Any, on_false: Any) -
 
     def select(true_leaf: Any, false_leaf: Any) -> Any:
         rows = condition.reshape(condition.shape + (1,) * (jnp.ndim(true_leaf) - condition.ndim))
+        if any(explicit_spec(jax.typeof(true_leaf))):
+            rows = shard_as(jnp.broadcast_to(rows, true_leaf.shape), jax.typeof(true_leaf))
         return jnp.where(rows, true_leaf, false_leaf)
 
     return jax.tree.map(select, on_true, on_false)

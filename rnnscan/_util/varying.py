@@ -19,6 +19,17 @@ def explicit_spec(aval: Any) -> PartitionSpec:
     return getattr(getattr(aval, "sharding", None), "spec", None) or PartitionSpec()
 
 
+def shard_as(leaf: Any, new: Any) -> Any:
+    """Shard the axes of a value that are whole over the explicit axes of a mesh over which a type has them."""
+    wanted = tuple(explicit_spec(new))
+    spec = tuple(explicit_spec(jax.typeof(leaf))) or (None,) * len(wanted)
+    if len(spec) != len(wanted):
+        return leaf  # A wrong carry: the checks after this say so.
+    if spec == wanted or any(old not in (None, axis) for old, axis in zip(spec, wanted, strict=True)):
+        return leaf
+    return jax.sharding.reshard(leaf, NamedSharding(new.sharding.mesh, PartitionSpec(*wanted)))
+
+
 def in_mesh(made: Any, of: Any, spec: PartitionSpec) -> Any:
     """A type that `jax.eval_shape` returned, with the mesh of the type that it was made from.
 

@@ -14,6 +14,7 @@ from rnnscan._util.refs import is_ref
 from rnnscan._util.sources import named_after
 from rnnscan._util.step_wrappers import one_step, skip_stopped
 from rnnscan._util.varying import vary_as
+from rnnscan._util.zeros import zeros_of_value
 from rnnscan.control import _until
 from rnnscan.engine.call.prepare import cell_step, resolve_carry
 from rnnscan.memory import Memory
@@ -123,9 +124,10 @@ def _run(pair: _until.Pair, *, params: Any, carry: Any, xs: Any, **options: Any)
         y, stopped = info.y
         if stopped.ndim:
             checks.check_axes_of_rows("`stop`", len(stopped), carry, xs, y)
-    running = jnp.ones(stopped.shape, bool)
+    of_stopped = info.traced.out_avals[-1]
+    running, count = ~zeros_of_value(of_stopped), zeros_of_value(of_stopped.update(dtype=jnp.dtype(jnp.int32)))
     # Under `shard_map` devices stop at different steps where their carries differ.
-    state = vary_as((carry, running, jnp.zeros(stopped.shape, jnp.int32)), jax.tree.leaves(carry))
+    state = vary_as((carry, running, count), jax.tree.leaves(carry))
     _, (last, _, count), ys, _ = _until.run(
         "scan_until",
         until,

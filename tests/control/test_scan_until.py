@@ -1,10 +1,12 @@
 """scan_until: each row stops by itself, and the rest is `scan` with the lengths that were found."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import rnnscan as rs
 from rnnscan import cells
@@ -244,3 +246,30 @@ def test_inputs_of_which_zeros_have_no_finite_derivative(x64, memory):
 
     for derivative in (jax.grad, jax.jacfwd, jax.hessian):
         assert_close(*(derivative(run, (0, 1))(2.0, xs) for run in (total, alone)))
+
+
+@pytest.mark.parametrize("mask", ["sharded", "whole"])
+def test_rows_over_an_explicit_axis(x64, mask):
+    mesh = jax.make_mesh((2,), ("rows",), (AxisType.Explicit,), devices=jax.devices()[:2])
+    specs = PartitionSpec(), PartitionSpec("rows"), PartitionSpec(None, "rows")
+    random = np.random.default_rng(0)
+    given = tuple(jnp.asarray(random.normal(size=size)) for size in ((3, 3), (4, 3), (5, 4, 3)))
+
+    def cell(kernel, carry, x):
+        carry = jnp.tanh(carry @ kernel + x)
+        return carry, carry
+
+    def total(reshard, *arguments):
+        last, ys, count = rs.scan_until(cell, *arguments, lambda p, c, y: reshard(y).sum(-1) > 1, 5)
+        return jnp.sin(last).sum() + (ys**2).sum(), count
+
+    def gradient(reshard, *arguments):
+        return jax.jit(jax.value_and_grad(partial(total, reshard), (0, 1, 2), has_aux=True))(*arguments)
+
+    expected = gradient(lambda y: y, *given)
+    assert len({*expected[0][1].tolist()}) > 1
+    with jax.set_mesh(mesh):
+        on_mesh = (jax.device_put(leaf, NamedSharding(mesh, spec)) for leaf, spec in zip(given, specs, strict=True))
+        whole = (lambda y: jax.sharding.reshard(y, PartitionSpec())) if mask == "whole" else (lambda y: y)
+        found = gradient(whole, *on_mesh)
+    assert_close(jax.device_get(found), jax.device_get(expected))

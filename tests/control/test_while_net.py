@@ -503,6 +503,25 @@ def test_rows_on_two_devices_are_those_on_one(x64, kind):
     assert_close(jax.device_get(found), jax.device_get(expected))
 
 
+@pytest.mark.parametrize("derivative", ["values", "gradients"])
+def test_examples_whose_rows_lie_over_an_explicit_axis(x64, derivative):
+    params, (hidden, other) = arguments()
+    rows = jnp.concatenate([hidden[:2], 0.5 * hidden[:2]])
+    examples = jnp.stack([rows, 3 * rows, 0.1 * rows])
+
+    def total(params, rows):
+        carry, steps = by_while_net(params, (rows, other), on_limit="stop")
+        return (carry[0] ** 3).sum(), steps
+
+    of_one = total if derivative == "values" else jax.grad(total, argnums=(0, 1), has_aux=True)
+    of_all = jax.jit(jax.vmap(of_one, (None, 0)))
+    expected, mesh = of_all(params, examples), on_two_devices(AxisType.Explicit)
+    assert len({*expected[1].tolist()}) > 1
+    with jax.set_mesh(mesh):
+        found = of_all(params, jax.device_put(examples, NamedSharding(mesh, PartitionSpec(None, "rows"))))
+    assert_close(jax.device_get(found), jax.device_get(expected))
+
+
 def test_under_shard_map_each_device_stops_by_its_rows(x64):
     params, (hidden, other) = arguments()
     rows = jnp.concatenate([hidden[:2], 9 * hidden[:2]])

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from rnnscan._util.varying import vary_as
+from rnnscan._util.varying import shard_as, vary_as
 from rnnscan._util.zeros import zeros_of_type, zeros_of_value
 from rnnscan.engine.loops.indexing import item_of, items_of, put_item, put_items
 from rnnscan.engine.loops.time_loop import BodyInPlace
@@ -36,7 +36,7 @@ def hold(runs: Any, new: Any, old: Any) -> Any:
         return new
 
     def of_leaf(new: Any, old: Any) -> Any:
-        return lax.select(lax.broadcast_in_dim(runs, new.shape, range(runs.ndim)), new, old)
+        return lax.select(shard_as(lax.broadcast_in_dim(runs, new.shape, range(runs.ndim)), jax.typeof(new)), new, old)
 
     return jax.tree.map(of_leaf, new, old)
 

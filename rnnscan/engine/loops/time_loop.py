@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from rnnscan._util.varying import shard_as
 from rnnscan._util.zeros import zeros_of_type
 from rnnscan.engine.loops.indexing import put_items
-from rnnscan.engine.units.mesh import shard_as
 
 
 # (carry, xs of each step, steps of the piece) -> (carry, ys of each step, values of the piece)

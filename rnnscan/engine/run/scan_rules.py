@@ -13,6 +13,7 @@ from jax import lax
 from jax.extend import core
 from jax.interpreters import ad, partial_eval
 
+from rnnscan._util.varying import shard_as
 from rnnscan.engine.analysis.effects_of_rules import has_jvp_rules
 from rnnscan.engine.loops.stopping import stopping
 from rnnscan.engine.plan.bound import SavingScan, active_results, saving_scan, scan_plan
@@ -35,7 +36,7 @@ from rnnscan.engine.run.forward import run_forward, run_saving, run_while
 from rnnscan.engine.run.linear_scan import tangents_of_scan
 from rnnscan.engine.run.matrix_windows import run_windows
 from rnnscan.engine.run.saved import Saved
-from rnnscan.engine.units.mesh import shard_as, sharding_units
+from rnnscan.engine.units.mesh import sharding_units
 from rnnscan.ir.leaves import as_arrays, places, replace_at, split_list
 from rnnscan.ir.rules import have_tangents, jvp_rule, transpose_rule, zero
 

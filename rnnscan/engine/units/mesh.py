@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from rnnscan._util.trace_context import trace_context, tracing_with
-from rnnscan._util.varying import explicit_spec, known_mesh, vary, varying
+from rnnscan._util.varying import explicit_spec, known_mesh, shard_as, vary, varying
 
 
 @dataclass(frozen=True)
@@ -106,14 +106,3 @@ def shard_as_step(carry: Any, traced: Any) -> Any:
     leaves, structure = jax.tree.flatten(carry)
     pairs = zip(leaves, traced.out_avals, strict=False)
     return jax.tree.unflatten(structure, [vary(shard_as(leaf, new), varying(new)) for leaf, new in pairs])
-
-
-def shard_as(leaf: Any, new: Any) -> Any:
-    """Shard the axes of a value that are whole over the explicit axes of a mesh over which a type has them."""
-    wanted = tuple(explicit_spec(new))
-    spec = tuple(explicit_spec(jax.typeof(leaf))) or (None,) * len(wanted)
-    if len(spec) != len(wanted):
-        return leaf  # A wrong carry: the checks after this say so.
-    if spec == wanted or any(old not in (None, axis) for old, axis in zip(spec, wanted, strict=True)):
-        return leaf
-    return jax.sharding.reshard(leaf, NamedSharding(new.sharding.mesh, PartitionSpec(*wanted)))
