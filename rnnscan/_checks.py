@@ -446,7 +446,7 @@ def check_rows(carry: Any, xs: Any, y: Any, *, valid: Any, reset: Any, padding: 
         check_axes_of_rows(what, batch[0], carry, xs, y if valid is not None else ())
 
 
-def check_axes_of_rows(what: str, rows: int, carry: Any, xs: Any, y: Any) -> None:
+def check_axes_of_rows(what: str, rows: Length, carry: Any, xs: Any, y: Any) -> None:
     """Reject leaves without the rows that an argument has."""
     where_axis = [(where, leaf, 0) for where, leaf in leaves_with_places(carry, "carry")]
     where_axis += [(where, leaf, 1) for where, leaf in leaves_with_places(xs, "xs") if leaf.ndim > 1]

@@ -60,13 +60,13 @@ def do_net(net: Callable[..., Mapping[str, Any]], bindings: Mapping[str, str | N
     inputs = _check(net, bindings)
     outer_of = {inner: outer for inner in inputs.names if (outer := bindings.get(inner)) is not None}
 
-    def outer_net(params: Any, values: Mapping[str, Any] | None = None, /, **named: Any) -> dict[str, Any]:
+    def outer_net(params: Any, dictionary: Mapping[str, Any] | None = None, /, **named: Any) -> dict[str, Any]:
         """Call the function with values by their outer names."""
-        outer_values = _outer_values(values, named, outer_of)
+        outer_values = _outer_values(dictionary, named, outer_of)
         written = run("do_net", "net", net, params, {inner: outer_values[outer] for inner, outer in outer_of.items()})
         _check_written(written, inputs, bindings)
         outputs = {outer: value for inner, value in written.items() if (outer := bindings[inner]) is not None}
-        return outputs if values is None else {**values, **outputs}
+        return outputs if dictionary is None else {**dictionary, **outputs}
 
     vars(outer_net)[BOUND] = tuple(dict.fromkeys(outer_of.values()))
     vars(outer_net)["__signature__"] = _signature(outer_net)

@@ -123,7 +123,7 @@ def _run(pair: _until.Pair, *, params: Any, carry: Any, xs: Any, **options: Any)
         carry, info = resolve_carry(partial(step, params), carry, xs)
         y, stopped = info.y
         if stopped.ndim:
-            checks.check_axes_of_rows("`stop`", len(stopped), carry, xs, y)
+            checks.check_axes_of_rows("`stop`", stopped.shape[0], carry, xs, y)
     of_stopped = info.traced.out_avals[-1]
     running, count = ~zeros_of_value(of_stopped), zeros_of_value(of_stopped.update(dtype=jnp.dtype(jnp.int32)))
     # Under `shard_map` devices stop at different steps where their carries differ.

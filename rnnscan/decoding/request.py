@@ -10,6 +10,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from rnnscan._util.dtypes import at_least_float32
+from rnnscan._util.step_wrappers import Length
 
 
 # decoder(params, carry, tokens) -> (carry, logits), or (carry, (logits, aux)).
@@ -42,7 +43,7 @@ class DecodeRequest:
     varying: frozenset[str]
 
     @property
-    def rows(self) -> int:
+    def rows(self) -> Length:
         """N."""
         return self.log_probs.shape[0]
 

@@ -10,6 +10,7 @@ from jax.export import is_symbolic_dim
 from rnnscan._util.dtypes import at_least_float32, resolve_weak_type
 from rnnscan._util.messages import describe, describe_shape, is_count, is_key, leaves_with_places
 from rnnscan._util.sources import named_after
+from rnnscan._util.step_wrappers import Length
 from rnnscan._util.varying import explicit_spec
 from rnnscan.decoding._numbers import check_count
 from rnnscan.decoding.request import Decoder, DecodeRequest, log_probabilities, varying_axes
@@ -115,7 +116,7 @@ def _start_tokens(start: Any, carry: Any, rows: int | None) -> Any:
     )
 
 
-def _check_rows(carry: Any, rows: int) -> None:
+def _check_rows(carry: Any, rows: Length) -> None:
     for where, leaf in leaves_with_places(carry, "carry"):
         if leaf.ndim and leaf.shape[0] != rows:
             raise ValueError(
@@ -223,7 +224,7 @@ def _check_types(carry: Any, new_carry: Any) -> None:
         )
 
 
-def _check_aux(aux: Any, rows: int) -> None:
+def _check_aux(aux: Any, rows: Length) -> None:
     for where, leaf in leaves_with_places(aux, "aux"):
         if not leaf.ndim or leaf.shape[0] != rows:
             raise ValueError(

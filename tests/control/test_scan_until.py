@@ -273,3 +273,20 @@ def test_rows_over_an_explicit_axis(x64, mask):
         whole = (lambda y: jax.sharding.reshard(y, PartitionSpec())) if mask == "whole" else (lambda y: y)
         found = gradient(whole, *on_mesh)
     assert_close(jax.device_get(found), jax.device_get(expected))
+
+
+@pytest.mark.parametrize("derivative", ["values", "gradients"])
+def test_exported_for_any_number_of_rows(derivative):
+    def run(scale, carry, xs):
+        step = lambda scale, carry, x: ((new := jnp.tanh(scale * carry + x)), new)  # noqa: E731
+        return rs.scan_until(step, scale, carry, xs, lambda p, carry, y: carry.sum(-1) > 1, 5)
+
+    function = run if derivative == "values" else jax.grad(lambda *given: run(*given)[1].sum(), (0, 1, 2))
+    xs = jnp.asarray(np.random.default_rng(0).normal(size=(5, 4, 3)), jnp.float32)
+    given = jnp.float32(0.5), jnp.zeros((4, 3)), xs
+    (rows,) = jax.export.symbolic_shape("rows")
+    shapes = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((), (rows, 3), (5, rows, 3)))
+    exported = jax.export.export(jax.jit(function))(*shapes)
+    jax.tree.map(
+        lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-6), exported.call(*given), function(*given)
+    )
