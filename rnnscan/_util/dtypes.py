@@ -34,10 +34,14 @@ def at_least_float32(dtype: Any) -> Any:
     return promoted(jnp.dtype(dtype), jnp.dtype(jnp.float32))
 
 
+def exponents(dtype: Any) -> int:
+    """The largest exponent of a floating dtype, which says how far it ranges; 0 for others."""
+    return int(jnp.finfo(dtype).maxexp) if jnp.issubdtype(dtype, jnp.floating) else 0
+
+
 def in_range_of_float32(dtype: Any) -> Any:
     """The dtype, or float32 in place of a float of a smaller range, such as float16."""
-    is_float = jnp.issubdtype(dtype, jnp.floating)
-    return jnp.dtype(jnp.float32) if is_float and jnp.finfo(dtype).maxexp < jnp.finfo(jnp.float32).maxexp else dtype
+    return jnp.dtype(jnp.float32) if 0 < exponents(dtype) < exponents(jnp.float32) else dtype
 
 
 def resolve_weak_type(leaf: Any, new_leaf: Any) -> Any:

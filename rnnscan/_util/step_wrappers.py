@@ -70,8 +70,8 @@ def skip_padding(step: Step, padding: Padding) -> Step:
 def skip_stopped(step: Step, first: tuple[Any, Any]) -> Step:
     """A step over `(x, running)` that runs only in running rows. In the others the carry is held, and y is zero.
 
-    These rows read the first carry and x in place of their own, which may have no finite derivative, as zeros may: in
-    the first step all rows ran.
+    The others read the carry and x of the first step, in which all rows ran. Of their own, and of zeros, the step may
+    have no finite derivative.
     """
 
     def step_or_hold(carry: Any, scanned: Any) -> tuple[Any, Any]:
@@ -83,7 +83,7 @@ def skip_stopped(step: Step, first: tuple[Any, Any]) -> Step:
 
 
 def _in_rows(valid: Bool[Array, "*batch"], leaves: Any, instead: Any) -> Any:
-    """Leaves, and others in their place in rows that are not valid."""
+    """The leaves in valid rows, and those of `instead` in the others."""
 
     def select(leaf: Any, other: Any) -> Any:
         if is_key(leaf) or is_ref(leaf):  # Keys have neither zero nor NaN, and a ref is the caller's.

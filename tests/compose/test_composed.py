@@ -56,8 +56,8 @@ def test_a_window_beside_integers_holds_outputs(inner, dtype):
         return jax.grad(lambda params: run(params, xs)[1].astype(jnp.float32).sum())(params)
 
     numbers = xs.astype(jnp.float32)
-    assert_trees_close(run(params, xs), run(params, numbers), tolerance=1e-2)
-    assert_trees_close(gradient(xs), gradient(numbers), tolerance=2e-2)
+    assert_trees_close(run(params, xs), run(params, numbers), tolerance=1e-6)
+    assert_trees_close(gradient(xs), gradient(numbers), tolerance=1e-6)
 
 
 def test_a_residual_of_another_size_is_refused():

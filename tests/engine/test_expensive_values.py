@@ -325,3 +325,15 @@ def test_a_kept_result_of_a_function_with_a_rule_is_not_computed_again():
 
     assert log_sums_in_loops(rs.Memory()) == log_sums_in_loops(None)
     assert log_sums_in_loops(rs.Memory(recompute="all")) > log_sums_in_loops(None)
+
+
+@pytest.mark.parametrize("cell", [rs.cells.GLA(8), rs.cells.RetNet(8)], ids=["GLA", "RetNet"])
+def test_a_part_of_a_value_with_a_name_is_kept_once(cell):
+    """Their parts have one name. A small loop keeps values without names beside them."""
+    params = jax.eval_shape(lambda: cell.init(jax.random.key(0), 4))
+    xs = jax.ShapeDtypeStruct((64, 3, 4), jnp.float32)
+    carry = jax.eval_shape(lambda xs: cell.initial_carry(xs[0]), xs)
+    with using(replace(BACKENDS["cpu"], one_kernel=True, small_residuals=1 << 20)):
+        report = memory_report(cell, params, carry, xs, compile=False)
+    assert report.predicted
+    assert report.training.kept_bytes == report.training.counted_bytes

@@ -1,7 +1,6 @@
 """rs.memory_report: what it predicts is what jax.vjp keeps, and near what XLA allocates."""
 
 import io
-from dataclasses import replace
 from functools import cache, partial
 from typing import get_args
 
@@ -16,7 +15,6 @@ from rich.console import Console
 
 import rnnscan as rs
 from rnnscan import attention, cells
-from rnnscan.engine.costs.heuristics import BACKENDS, using
 from rnnscan.insight import kept_bytes
 from rnnscan.insight.memory_picture import memory_figure
 from rnnscan.insight.memory_report import memory_report
@@ -195,13 +193,6 @@ def test_what_no_derivative_reads_is_not_predicted(name, engine):
     assert_exact(
         memory_report(cell, params, carry, xs, length=24, memory=rs.Memory(**memory), engine=engine, compile=False)
     )
-
-
-@pytest.mark.parametrize("cell", [cells.GLA(8), cells.RetNet(8)], ids=["GLA", "RetNet"])
-def test_a_part_of_a_value_with_a_name_is_kept_once(cell):
-    """Their parts have one name. A small loop keeps values without names beside them."""
-    with using(replace(BACKENDS["cpu"], one_kernel=True, small_residuals=1 << 20)):
-        assert_exact(memory_report(cell, *arguments_of(cell, 64, 3, 4), compile=False))
 
 
 def branching(params, carry, x):

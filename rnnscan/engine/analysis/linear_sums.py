@@ -5,6 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from rnnscan._util.dtypes import exponents
 from rnnscan.ir.contraction import contraction_of
 from rnnscan.ir.program import Atom, Equation, Value, scatters_into_zeros
 from rnnscan.ir.traits import Kind
@@ -28,12 +29,8 @@ def widens_range(equation: Equation) -> bool:
     """Whether an equation casts numbers of a smaller range than that of float32, such as float16, to a wider one."""
     if equation.kind is not Kind.SAME:
         return False
-    before, after = (_exponents(atom.dtype) for atom in (equation.inputs[0], equation.outputs[0]))
-    return 0 < before < min(after, _exponents(jnp.float32))
-
-
-def _exponents(dtype: Any) -> int:
-    return int(jnp.finfo(dtype).maxexp) if jnp.issubdtype(dtype, jnp.floating) else 0
+    before, after = (exponents(atom.dtype) for atom in (equation.inputs[0], equation.outputs[0]))
+    return 0 < before < min(after, exponents(jnp.float32))
 
 
 def ends_of_sum(

@@ -341,7 +341,7 @@ class _Follower:
         return Factor(frozenset(target), frozenset(values_of([atom])), make, key)
 
     def _widened(self, array: Any) -> Any:
-        """Numbers of 16 bits in the dtype of a wider state, in which XLA computes their products for it too."""
+        """A bfloat16 factor in the dtype of a wider state. In a loop XLA multiplies in that dtype, too."""
         return array.astype(promoted(array.dtype, self._leaf.dtype)) if array.dtype == jnp.bfloat16 else array
 
     def _read(self, equation: Equation) -> Read | None:

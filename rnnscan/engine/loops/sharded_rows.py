@@ -106,6 +106,10 @@ class ShardedRows:
         total = sums.sum(0)
         return total if self.mesh is None else jax.reshard(total, jax.typeof(like).sharding)
 
+    def shared(self, total: Any) -> Any:
+        """A total as equal terms, one for each part, of which `total` is the sum."""
+        return self.spread(total / self.parts)
+
     def holds(self, axes: Any) -> bool:
         """Whether an entry of a `PartitionSpec` has an axis over which the rows are sharded."""
         return not _names(self.axes).isdisjoint(_names(axes))

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from rnnscan._util.varying import shard_as, vary_as
+from rnnscan._util.step_wrappers import select_rows
+from rnnscan._util.varying import vary_as
 from rnnscan._util.zeros import zeros_of_type, zeros_of_value
 from rnnscan.engine.loops.indexing import item_of, items_of, put_item, put_items
 from rnnscan.engine.loops.time_loop import BodyInPlace
@@ -32,13 +33,7 @@ def hold(runs: Any, new: Any, old: Any) -> Any:
         new: a pytree.
         old: a pytree like it.
     """
-    if not runs.ndim:
-        return new
-
-    def of_leaf(new: Any, old: Any) -> Any:
-        return lax.select(shard_as(lax.broadcast_in_dim(runs, new.shape, range(runs.ndim)), jax.typeof(new)), new, old)
-
-    return jax.tree.map(of_leaf, new, old)
+    return select_rows(runs, new, old) if runs.ndim else new
 
 
 def stopping(step: Callable[..., Any], holds: Callable[[Any], Any], y: Any) -> Callable[..., Any]:

@@ -66,7 +66,7 @@ def run_backward_scans(vjp: Vjp, saved: Saved, ct_carry: Sequence[Any], ct_ys: S
     for index, total in zip(cotangents.constants, sums, strict=True):
         rows = copies[index].rows if index in copies else None
         rounded = total if index in copies else total.astype(saved.constants[index].dtype)
-        of_constants.append(rounded if rows is None else rows.spread(rounded / rows.parts))
+        of_constants.append(rounded if rows is None else rows.shared(rounded))
     return [*of_constants, *of_carry, *ct_xs]
 
 

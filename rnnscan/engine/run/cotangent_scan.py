@@ -224,8 +224,8 @@ def _batch(
     for place, index in enumerate(cotangents.constants):
         parts = copies[index].rows if index in copies else None
         if parts is not None:
-            spread = parts.spread if out_axes[place] is None else over_axis(axis, parts.spread, [0])
-            results[place] = spread(results[place] / parts.parts)
+            shared = parts.shared if out_axes[place] is None else over_axis(axis, parts.shared, [0])
+            results[place] = shared(results[place])
     return results, [*out_axes, *(1 if has_rows else None for has_rows in have_rows.x)]
 
 

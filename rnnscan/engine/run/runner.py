@@ -115,7 +115,7 @@ class Runner:
     def _total(self, position: int, total: Any, zero: Any, spread: bool) -> Any:
         if self.rows is None or spread == (position in self.by_parts):
             return total
-        return self.rows.spread(total / self.rows.parts) if spread else self.rows.total(total, zero)
+        return self.rows.shared(total) if spread else self.rows.total(total, zero)
 
     @cached_property
     def by_parts(self) -> dict[int, SumsByParts]:
