@@ -66,7 +66,8 @@ def scan_until(
 
     Raises:
         TypeError: if `stop` returns no booleans, or the cell another type of carry.
-        ValueError: if an option or a shape is wrong, or `memory` has a name that the cell does not define.
+        ValueError: if an option or a shape is wrong, `memory` has a name that the cell does not define, or the cell or
+            `stop` has a side effect other than those of `jax.debug`.
 
     Example:
         >>> import jax.numpy as jnp

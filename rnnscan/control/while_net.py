@@ -60,7 +60,8 @@ def while_net(
 
     Raises:
         TypeError: if `cond` returns no boolean scalar, or `body` another type of carry.
-        ValueError: if an option is wrong, or `memory` has a name that the body does not define.
+        ValueError: if an option is wrong, `memory` has a name that the body does not define, or `body` or `cond` has a
+            side effect other than those of `jax.debug`.
         RuntimeError: if `cond` still holds after `max_steps` steps, with on_limit="error".
 
     Example:
