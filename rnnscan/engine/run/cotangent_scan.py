@@ -185,16 +185,19 @@ ad.primitive_transposes[cotangent_scan_p] = lambda cotangents, *operands, **para
 def _batch(
     axis: Any, operands: Sequence[Any], axes: Sequence[int | None], **params: Any
 ) -> tuple[list[Any], list[int | None]]:
-    """The vjp of a step on all rows. A leaf that is saved in several places has rows in all of them."""
+    """The vjp of a step on all rows."""
     vjp = CotangentScan(**params)
     step, scan, cotangents = vjp.step, vjp.scan, vjp.cotangents
     of_step = vjp.operands(range(len(step.in_avals)))
     every = [*compress(jax.tree.leaves(vjp.reads), vjp.read), *(Reads([place]) for place in of_step.ct_carry)]
     every += [Reads([place], scan.length) for place in of_step.ct_y]
-    flags = [False] * len(step.in_avals)
-    for row_axis, reads in zip(axes, every, strict=True):
-        for place in reads.operands:
-            flags[place] |= row_axis is not None
+    mapped = {place for at, reads in zip(axes, every, strict=True) if at is not None for place in reads.operands}
+    # A step reads one array in several places, and a leaf from several arrays. Rows in one of them are in all.
+    while (
+        more := {place for reads in every if not mapped.isdisjoint(reads.operands) for place in reads.operands} - mapped
+    ):
+        mapped |= more
+    flags = [place in mapped for place in range(len(step.in_avals))]
     # Results that become operands of the next step: recomputed leaves, and the cotangents of the carry.
     new = vjp.results(range(len(step.out_avals)))
     feedback = [*zip(new.recomputed, (of_step.carry[leaf] for leaf in vjp.residuals.recomputed), strict=True)]

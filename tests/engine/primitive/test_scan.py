@@ -16,6 +16,7 @@ from jax.extend import core
 from jax.interpreters import partial_eval
 
 import rnnscan as rs
+from drawn import normal
 from jaxprs import equations_of, running
 from rnnscan.engine.primitive.scan import Scan, Tangents, bind
 from rnnscan.engine.run import cotangent_scan, scan_rules
@@ -276,6 +277,30 @@ def test_rows_are_planned_together():
         return jnp.sum(jax.vmap(of_row)(xs))
 
     assert products(jax.vmap(jax.grad(of_row))) == products(jax.grad(together))
+
+
+@pytest.mark.core("rows")
+@pytest.mark.parametrize("mapped", [(0,), (1,), (2,), (0, 1)], ids=str)
+def test_an_output_that_is_the_carry_has_rows_if_only_the_first_carry_has_some(mapped, x64):
+    """The backward pass reads h before a step, and after it, from one stack, to which the first carry comes."""
+    draw = partial(normal, np.random.default_rng(0), dtype=jnp.float64)
+    given = draw((3, 4)), draw((2, 4)), draw((6, 2, 3))
+
+    def cell(w, h, x):
+        new = jnp.tanh(x @ w)
+        return new, (new, h * new)
+
+    def gradient(scan):
+        def loss(w, h, xs):
+            final, (first, second) = scan(cell, w, h, xs)
+            return jnp.sum(jnp.sin(first)) + jnp.sum(second**2) + jnp.sum(final)
+
+        return jax.jit(jax.vmap(jax.grad(loss, (0, 1, 2)), tuple(0 if i in mapped else None for i in range(3))))
+
+    rows = [leaf + draw((5, *leaf.shape)) if i in mapped else leaf for i, leaf in enumerate(given)]
+    expected = gradient(lambda cell, w, h, xs: lax.scan(partial(cell, w), h, xs))(*rows)
+    for leaf, other in zip(gradient(rs.scan)(*rows), expected, strict=True):
+        np.testing.assert_allclose(leaf, other, rtol=1e-9, atol=1e-11)
 
 
 def test_no_step_is_kept_alive():
