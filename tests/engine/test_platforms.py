@@ -71,6 +71,23 @@ ORDERS = {
 }
 
 
+def test_a_whole_step_keeps_an_output_that_is_the_carry_once():
+    """The backward pass reads h before a step from the output of the step before."""
+    cell = CELLS["lstm"]
+    params, xs = arguments_of(cell)
+
+    def ys_of(params, xs):
+        return rs.scan(cell, params, cell.initial_carry(xs[0]), xs)[1]
+
+    with rs.tuned_for("tpu"):
+        explanation = engine_of(cell)
+        assert explanation.reason == "on a TPU this step runs whole in one loop"
+        kept = jax.eval_shape(lambda *arguments: jax.vjp(ys_of, *arguments)[1], params, xs)
+    assert [leaf.kept for leaf in explanation.carry.values()] == ["as an output", "before every step"]
+    stacks = [leaf.shape for leaf in jax.tree.leaves(kept) if leaf.shape == (*xs.shape[:2], 4)]
+    assert len(stacks) == 2  # h, which is y, and c.
+
+
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("memory", variants(list(MEMORIES), ["kept"]))
 @pytest.mark.parametrize("order", ORDERS)

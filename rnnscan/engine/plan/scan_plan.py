@@ -98,8 +98,7 @@ class ScanPlan:
     @cached_property
     def repeats(self) -> dict[int, int]:
         """Carry leaf -> y leaf that is the same value, of which one is kept."""
-        on_tpu = self.heuristics.runs_whole and self.heuristics.whole
-        return {} if self.scan.is_counted or on_tpu else self.step.repeats
+        return {} if self.scan.is_counted else self.step.repeats
 
     @cached_property
     def residuals(self) -> ResidualPlan:
