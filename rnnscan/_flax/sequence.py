@@ -89,11 +89,11 @@ def run_sequence(
             ) from error
     else:
         shapes = cell_carry if make_carry_shapes is None else partial(make_carry_shapes, xs)
-        _check_carry_has_rows(module, initial_carry, batch, len(xs), shapes, time_major=time_major)
+        _check_carry_has_rows(module, initial_carry, batch, xs.shape[0], shapes, time_major=time_major)
         carry = broadcast_over_batch(initial_carry, batch, shapes)
     if seq_lengths is not None:
-        seq_lengths = _as_lengths(module, seq_lengths, batch, len(xs), time_major=time_major)
-    valid = valid_steps(seq_lengths, len(xs)) if return_carry and seq_lengths is not None else None
+        seq_lengths = _as_lengths(module, seq_lengths, batch, xs.shape[0], time_major=time_major)
+    valid = valid_steps(seq_lengths, xs.shape[0]) if return_carry and seq_lengths is not None else None
     if valid is not None:
         _check_rows(module, "seq_lengths", carry, batch)
     if reset is not None:
@@ -225,7 +225,7 @@ def _as_lengths(module: str, seq_lengths: Any, batch: tuple[int, ...], length: i
             f"{expected}; got the mask {describe(seq_lengths)}. Count its valid steps: mask.sum over the axis of time, "
             "if padding is at the end."
         )
-    if len(batch) == 1 and seq_lengths.ndim == 1 and len(seq_lengths) == length != batch[0]:
+    if len(batch) == 1 and seq_lengths.ndim == 1 and seq_lengths.shape[0] == length != batch[0]:
         raise ValueError(
             f"{expected}; got {describe(seq_lengths)}, one for each step. {_layout(time_major=time_major)}"
         )
@@ -233,7 +233,8 @@ def _as_lengths(module: str, seq_lengths: Any, batch: tuple[int, ...], length: i
         raise ValueError(
             f"{expected}; got {describe(seq_lengths)}. Cast whole numbers of another dtype: seq_lengths.astype(int)."
         )
-    return seq_lengths
+    # `length` may be more than a narrower dtype has.
+    return seq_lengths.astype(jnp.int32) if seq_lengths.dtype.itemsize < 4 else seq_lengths
 
 
 def _as_reset(module: str, reset: Any, rows: tuple[int, ...]) -> Any:

@@ -40,12 +40,13 @@ def valid_steps(seq_lengths: Integer[Array, "*batch"], length: Length) -> Bool[A
 
 
 def select_rows(condition: Bool[Array, "*batch"], on_true: Any, on_false: Any) -> Any:
-    """Select each row of the leaves `(*batch, ...)` from one of two pytrees of the same types."""
+    """Select each row of the leaves `(*batch, ...)` from one of two pytrees of the same shapes and dtypes."""
 
     def select(true_leaf: Any, false_leaf: Any) -> Any:
         rows = condition.reshape(condition.shape + (1,) * (jnp.ndim(true_leaf) - condition.ndim))
         if any(explicit_spec(jax.typeof(true_leaf))):
             rows = shard_as(jnp.broadcast_to(rows, true_leaf.shape), jax.typeof(true_leaf))
+            false_leaf = shard_as(false_leaf, jax.typeof(true_leaf))
         return jnp.where(rows, true_leaf, false_leaf)
 
     return jax.tree.map(select, on_true, on_false)

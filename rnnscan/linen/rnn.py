@@ -55,7 +55,8 @@ class RNN(nn.RNN):
         engine: as in `rnnscan.scan`.
         parallel: as in `rnnscan.scan`.
         truncate: stop the gradient through the carry before steps `truncate`, `2 * truncate`, ..., in the order of the
-            run; None: never.
+            run, padded steps too: the last valid carry of a row that ends before one of these has no gradient; None:
+            never.
 
     Raises:
         TypeError: if `cell` is not a cell of Flax or rnnscan, or returns a carry of another type.
@@ -202,7 +203,7 @@ class RNN(nn.RNN):
         split_rngs, call = dict(self.split_rngs), _call
         if isinstance(self.cell, Cell):  # Its random choices depend on the step's number, so one key serves all steps.
             split_rngs.setdefault(self.cell.rng_collection, False)
-            steps, call = steps._replace(x=(steps.x, jnp.arange(len(steps.x)))), _call_with_number
+            steps, call = steps._replace(x=(steps.x, jnp.arange(steps.x.shape[0]))), _call_with_number
         options: dict[str, Any] = {"reverse": reverse, "unroll": self.unroll, "memory": self.memory}
         options |= {"engine": self.engine, "parallel": self.parallel, "truncate": self.truncate}
 

@@ -41,8 +41,10 @@ def make_carry(cell: Any, x: Any, rngs: nnx.Rngs | nnx.RngStream | None) -> Any:
 
 
 def _vary_as(x: Any, leaf: Any) -> Any:
-    """Let a leaf vary over the mesh as x does: under `jax.shard_map` the next carry will."""
-    return leaf if is_key(leaf) else leaf + lax.full_like(x, 0, dtype=leaf.dtype, shape=())
+    """Let an array vary over the mesh as x does: under `jax.shard_map` the next carry will."""
+    return (
+        leaf if not hasattr(leaf, "dtype") or is_key(leaf) else leaf + lax.full_like(x, 0, dtype=leaf.dtype, shape=())
+    )
 
 
 def _depends(function: Callable[..., Any], *arguments: Any) -> bool:

@@ -60,7 +60,8 @@ class RNN(nnx.RNN):
         engine: as in `rnnscan.scan`.
         parallel: as in `rnnscan.scan`.
         truncate: stop the gradient through the carry before steps `truncate`, `2 * truncate`, ..., in the order of the
-            run; None: never.
+            run, padded steps too: the last valid carry of a row that ends before one of these has no gradient; None:
+            never.
 
     Raises:
         TypeError: if `cell` is not a cell, or another argument has a wrong type.
@@ -203,7 +204,7 @@ class RNN(nnx.RNN):
                 f"nnx.RNN: `key` is for the random choices of a rnnscan.nnx.Cell; got one for "
                 f"{type(self.cell).__name__}, which draws from its own rngs. Leave it out."
             )
-        return self.cell.with_key(key, zeros_of_step(xs)), (xs, first_step + jnp.arange(len(xs)))
+        return self.cell.with_key(key, zeros_of_step(xs)), (xs, first_step + jnp.arange(xs.shape[0]))
 
     def _scan(self, call: Call, carry: Any, xs: Any) -> tuple[Any, Any]:
         @nnx.split_rngs(splits=1, only=self.broadcast_rngs, squeeze=True)  # As in Flax, new shared keys for each call.

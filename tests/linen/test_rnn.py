@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import serialization
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+import rnnscan as rs
 from flax_cells import (
     BATCH,
     CELLS,
@@ -162,6 +164,52 @@ def test_a_length_above_the_steps_reverses_all_steps():
         values(model, variables, inputs, carry, seq_lengths=jnp.array([length, 2, 0])) for length in (TIME + 2, TIME)
     )
     assert_trees_close(beyond, whole, tolerance=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [jnp.uint8, jnp.int8], ids=["uint8", "int8"])
+def test_more_steps_than_the_dtype_of_lengths_has(dtype):
+    cell, _ = cell_and_inputs("SimpleCell")
+    model = linen.RNN(cell, reverse=True, return_carry=True)
+    inputs = draw((2, 300, INPUT_SIZE), seed=0)
+    variables = variables_of(model, inputs)
+    start = draw((2, HIDDEN_SIZE), seed=2)
+    final, _ = values(model, variables, inputs, start, seq_lengths=jnp.array([5, 100], dtype))
+    carry = start[1]
+    for step in reversed(range(100)):
+        carry, _ = cell.apply({"params": variables["params"]["cell"]}, carry, inputs[1, step])
+    np.testing.assert_allclose(final[1], carry, rtol=1e-10)
+
+
+@pytest.mark.parametrize("is_flax", [True, False], ids=["Flax", "rnnscan"])
+def test_exported_for_any_number_of_rows_and_steps(is_flax):
+    cell = cell_and_inputs("GRUCell")[0] if is_flax else rs.cells.GRU(HIDDEN_SIZE)
+    model = linen.RNN(cell, return_carry=True, reverse=True)
+    inputs, lengths = draw((BATCH, TIME, INPUT_SIZE), seed=0), jnp.asarray(LENGTHS)
+    variables = variables_of(model, inputs)
+
+    def run(inputs, lengths):
+        return model.apply(variables, inputs, seq_lengths=lengths)
+
+    rows, steps = jax.export.symbolic_shape("rows, steps")
+    types = (
+        jax.ShapeDtypeStruct((rows, steps, INPUT_SIZE), inputs.dtype),
+        jax.ShapeDtypeStruct((rows,), lengths.dtype),
+    )
+    exported = jax.export.export(jax.jit(run))(*types)
+    assert_trees_close(exported.call(inputs, lengths), run(inputs, lengths), tolerance=1e-12)
+
+
+def test_lengths_on_an_explicit_mesh():
+    """The initial carry, whose rows are whole, is beside carries whose rows are sharded."""
+    mesh = jax.make_mesh((2,), ("rows",), axis_types=(AxisType.Explicit,))
+    model = linen.RNN(cell_and_inputs("GRUCell")[0], return_carry=True)
+    inputs, lengths = draw((4, TIME, INPUT_SIZE), seed=0), jnp.array([TIME, 2, 1, 3])
+    variables = variables_of(model, inputs)
+    expected = model.apply(variables, inputs, seq_lengths=lengths)
+    with jax.set_mesh(mesh):
+        given = jax.device_put((inputs, lengths), NamedSharding(mesh, PartitionSpec("rows")))
+        results = jax.jit(lambda inputs, lengths: model.apply(variables, inputs, seq_lengths=lengths))(*given)
+    assert_trees_close(results, expected, tolerance=1e-12)
 
 
 def test_a_checkpoint_of_one_loads_into_the_other():

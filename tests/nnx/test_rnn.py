@@ -153,6 +153,32 @@ def test_a_row_of_length_0_ends_where_it_started():
     assert_trees_close(outputs, call(model, random_inputs(), initial_carry=start)[1])
 
 
+def test_a_carry_with_a_python_number():
+    class Counting(nnx.SimpleCell):
+        def __call__(self, carry, x):
+            hidden, number = carry
+            hidden, y = super().__call__(hidden, x)
+            return (hidden, number + 1), y + number
+
+        def initialize_carry(self, shape, rngs=None):
+            return super().initialize_carry(shape, rngs), 0.0
+
+    cell = Counting(FEATURES, UNITS, dtype=jnp.float64, param_dtype=jnp.float64, rngs=nnx.Rngs(0))
+    expected = nnx.RNN(cell, return_carry=True)(random_inputs())
+    for start in (None, (jnp.zeros((BATCH, UNITS)), 0.0)):
+        assert_trees_close(rnnscan.nnx.RNN(cell, return_carry=True)(random_inputs(), initial_carry=start), expected)
+
+
+def test_exported_for_any_number_of_rows_and_steps():
+    model = rnnscan.nnx.RNN(make_cell("GRUCell"), return_carry=True, reverse=True)
+    graphdef, state = nnx.split(model)
+    run = jax.jit(lambda inputs, lengths: nnx.merge(graphdef, state)(inputs, seq_lengths=lengths))
+    rows, steps = jax.export.symbolic_shape("rows, steps")
+    inputs = random_inputs()
+    types = jax.ShapeDtypeStruct((rows, steps, FEATURES), inputs.dtype), jax.ShapeDtypeStruct((rows,), LENGTHS.dtype)
+    assert_trees_close(jax.export.export(run)(*types).call(inputs, LENGTHS), run(inputs, LENGTHS))
+
+
 def test_lengths_above_the_longest_flip_all_steps():
     model = rnnscan.nnx.RNN(make_cell("SimpleCell"), reverse=True)
     outputs = call(model, random_inputs(), seq_lengths=jnp.full(BATCH, TIME + 2))
