@@ -69,11 +69,31 @@ def to_npz(tree: Any) -> bytes:
 
     Types that NumPy does not have, such as bfloat16, become float32.
     """
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    arrays = {keystr(path, simple=True, separator="/") or "output": _plain(leaf) for path, leaf in leaves}
     content = io.BytesIO()
-    np.savez(content, allow_pickle=False, **arrays)
+    with zipfile.ZipFile(content, "w") as file:
+        leaves = [leaf for _, leaf in jax.tree_util.tree_leaves_with_path(tree)]
+        for name, leaf in zip(npz_names(tree), leaves, strict=True):
+            with file.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, _plain(leaf), allow_pickle=False)
     return content.getvalue()
+
+
+def npz_names(tree: Any) -> list[str]:
+    """The names that the leaves of a pytree have in an npz file.
+
+    Raises:
+        ValueError: if two leaves have one.
+    """
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+    names = [keystr(path, simple=True, separator="/") or "output" for path in paths]
+    for number, name in enumerate(names):
+        first = names.index(name)
+        if first < number:
+            raise ValueError(
+                f"run: the names of outputs must differ in an npz file; got {keystr(paths[first])} and "
+                f"{keystr(paths[number])}, which are both {name!r}. Write lines of JSON."
+            )
+    return names
 
 
 def _plain(leaf: Any) -> np.ndarray:

@@ -15,7 +15,7 @@ import typer
 
 import rnnscan as rs
 from rnnscan._util.messages import listing
-from rnnscan.cli.arrays import Record, read_records, to_line, to_npz
+from rnnscan.cli.arrays import Record, npz_names, read_records, to_line, to_npz
 from rnnscan.cli.interrupts import raise_if_interrupted
 from rnnscan.cli.options import readable_errors
 from rnnscan.cli.outputs import written_whole
@@ -87,12 +87,22 @@ def run(
         return
     with ExitStack() as stack:
         with readable_errors():
-            file = sys.stdin.buffer if input in (None, "-") else stack.enter_context(Path(str(input)).open("rb"))
+            file = sys.stdin.buffer if input in (None, "-") else stack.enter_context(_opened(str(input)))
         outputs = _streamed(loaded, file) if stream else _predicted(loaded, file)
         if format is Format.NPZ:
             _write_npz(outputs, out, stacked=stream)
         else:
             _write_lines(outputs, out)
+
+
+def _opened(path: str) -> Any:
+    try:
+        return Path(path).open("rb")
+    except OSError as error:
+        raise ValueError(
+            f"run: INPUT must be a file of inputs, or - for standard input; got {path!r}, which cannot be read "
+            f"({error.strerror})."
+        ) from error
 
 
 def _check_choices(
@@ -120,7 +130,10 @@ def _check_choices(
 
 
 def _check_format(loaded: Any, format: Format, out: Path | None) -> None:
-    outputs = jax.tree.leaves(loaded.manifest.results())
+    results = loaded.manifest.results()
+    outputs = jax.tree.leaves(results)
+    if format is Format.NPZ:
+        npz_names(results)
     if format is Format.JSONL and any(spec.dtype.startswith("complex") for spec in outputs):
         raise ValueError("run: JSON has no complex numbers; got outputs of complex dtypes. Use --format npz.")
     if format is Format.NPZ and out is None and sys.stdout.isatty():

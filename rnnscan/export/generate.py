@@ -6,7 +6,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
+
+
+# A temperature below is zero in float32.
+_LEAST = float(np.finfo(np.float32).tiny)
 
 
 def check_sampling(length: int, temperature: int | float) -> None:
@@ -49,9 +54,16 @@ def draw_tokens(
     token = jnp.asarray(prompt[-1:], dtype)
     for _ in range(length):
         carry, logits = step(carry, token)
-        key, token = _draw(key, logits, temperature) if temperature else (key, _likeliest(logits))
+        key, token = _draw(key, logits, temperature) if temperature >= _LEAST else (key, _likeliest(logits))
         token = token.astype(dtype)
         yield int(token[0])
+
+
+def sharpened(
+    logits: Float[Array, "*rows vocabulary"], temperature: int | float | Float[Array, ""]
+) -> Float[Array, "*rows vocabulary"]:
+    """Logits by a temperature, up to a constant: their largest is 0, so that none overflows."""
+    return (logits - jnp.max(logits, axis=-1, keepdims=True)) / temperature
 
 
 @jax.jit
@@ -59,7 +71,7 @@ def _draw(
     key: Array, logits: Float[Array, "1 vocabulary"], temperature: int | float | Float[Array, ""]
 ) -> tuple[Array, Int[Array, "1"]]:
     key, draw_key = jax.random.split(key)
-    return key, jax.random.categorical(draw_key, logits / temperature)
+    return key, jax.random.categorical(draw_key, sharpened(logits, temperature))
 
 
 @jax.jit

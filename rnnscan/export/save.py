@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from rnnscan.export import quantize
@@ -162,6 +163,10 @@ def _store(store: Any, called: Callable[..., Any], params: Any, restored: Any, i
     if store is not None and all(isinstance(leaf, np.ndarray | jax.Array) for leaf in jax.tree.leaves(inputs)):
         run = jax.jit(lambda params: called(params, *inputs))
         pairs = zip(*(jax.tree.leaves(run(tree)) for tree in (params, restored)), strict=True)
-        error = max((float(np.abs(np.subtract(b, a, dtype=np.float64)).max(initial=0)) for a, b in pairs), default=0.0)
+        error = max((float(np.abs(_wide(b) - _wide(a)).max(initial=0)) for a, b in pairs), default=0.0)
         error = error if np.isfinite(error) else None
     return {"dtype": store, "largest_error_of_outputs": error}
+
+
+def _wide(leaf: Any) -> np.ndarray:
+    return np.asarray(leaf).astype(np.complex128 if jnp.iscomplexobj(leaf) else np.float64)

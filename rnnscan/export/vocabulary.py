@@ -114,3 +114,8 @@ def check_vocabulary(vocabulary: Vocabulary, x: Any, y: Any) -> None:
             "export.save: with `vocabulary`, a step must take the numbers of tokens, int32[N], and return their "
             f"logits, float32[N,{len(vocabulary.tokens)}]; got steps from {shown[0]} to {shown[1]}. Change `cell`."
         )
+    if isinstance(x.shape[0], int) and x.shape[0] != 1:
+        raise ValueError(
+            f"export.save: with `vocabulary`, a step must run for one row, because a text is generated row by row; got "
+            f"steps of {x.shape[0]} rows. Name that axis in `dynamic`, or use inputs of one row."
+        )

@@ -193,7 +193,9 @@ def _read_activation(activation: Any) -> Any:
     if getattr(activation, "__module__", "").partition(".")[0] != "keras":
         return activation
     hint = " Convert only the weights, with a function of JAX: from_keras_weights(..., activation=..., ...)."
-    return find_activation("from_keras", "Keras", activation.__name__, _ACTIVATIONS, hint)
+    return find_activation(
+        "from_keras", "Keras", getattr(activation, "__name__", type(activation).__name__), _ACTIVATIONS, hint
+    )
 
 
 def _read_weights(function: str, name: str, weights: Sequence[Any], options: dict[str, Any]) -> CellWeights:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from rnnscan._util.messages import describe, listing, nearest
@@ -17,6 +18,25 @@ from rnnscan.interop.tensors import to_jax
 _FORMAT = "rnnscan"
 # The version of the names and shapes in a file. Change it with them.
 _LAYOUT = "1"
+# The name of what a file says of itself.
+_METADATA = "__metadata__"
+# What its reader makes arrays of.
+_DTYPES = (
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "complex64",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "uint64",
+    "uint32",
+    "uint16",
+    "uint8",
+    "bool",
+)
 
 
 def save(path: str | Path, net: Any, params: Any) -> None:
@@ -119,14 +139,20 @@ def _flatten(params: Any) -> dict[str, np.ndarray]:
     def add(place: str, value: Any) -> None:
         if isinstance(value, Mapping) and value:
             for name, inner in value.items():
-                if not isinstance(name, str) or "/" in name or not name:
-                    raise TypeError(f"save: names must be strings without '/'; got {name!r} at {place or 'the top'!r}.")
+                if not isinstance(name, str) or "/" in name or name in ("", _METADATA):
+                    raise TypeError(
+                        f"save: names must be strings without '/', and not {_METADATA!r}, which safetensors keeps for "
+                        f"itself; got {name!r} at {place or 'the top'!r}."
+                    )
                 add(f"{place}/{name}" if place else name, inner)
         elif hasattr(value, "shape") and hasattr(value, "dtype") and place:
-            if value.dtype == np.complex128:
-                raise TypeError(f"save: safetensors has no complex128; got {describe(value)} at {place!r}.")
-            # safetensors writes the raw memory, so it must be in C order.
-            tensors[place] = np.array(value, order="C")
+            if jnp.dtype(value.dtype).name not in _DTYPES:
+                raise TypeError(
+                    f"save: safetensors has no {value.dtype}; got {describe(value)} at {place!r}. Cast it to one of "
+                    f"{', '.join(_DTYPES)}."
+                )
+            # safetensors writes the raw memory, so it must be in C order, and little-endian.
+            tensors[place] = np.array(value, np.dtype(value.dtype).newbyteorder("<"), order="C")
         else:
             raise TypeError(
                 "save: the parameters must be nested dictionaries of arrays, none of them empty; got "
@@ -161,8 +187,13 @@ def _check_fit(path: Path, net: Any, params: Any, saved: str | None) -> None:
     """Check that the net has such parameters for some input size."""
     shapes = {name: tensor.shape for name, tensor in _flatten_shapes(params).items()}
     sizes = sorted({size for shape in shapes.values() for size in shape})
-    faults = [_faults(shapes, net, size) for size in sizes]
-    fewest = min(faults, key=len, default=["no tensors"])
+    faults, refusals = list[list[str]](), list[str]()
+    for size in sizes:
+        try:
+            faults.append(_faults(shapes, net, size))
+        except (TypeError, ValueError) as error:  # Nets such as residual ones take inputs of one size.
+            refusals.append(str(error))
+    fewest = min(faults, key=len, default=refusals[:1] or ["no tensors"])
     if fewest:
         raise ValueError(
             f"load: the parameters in {str(path)!r} must be those of {net!r}; got those of {saved}: "

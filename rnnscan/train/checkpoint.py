@@ -48,7 +48,11 @@ class Checkpoints:
         """Write a checkpoint of a pytree of arrays, then remove old ones. Ctrl-C waits until then.
 
         A checkpoint of the same step is replaced.
+
+        Raises:
+            ValueError: if two arrays would have one name.
         """
+        check_names(state)
         unfinished = self.folder / f"{step}{UNFINISHED}"
 
         def begin() -> None:
@@ -69,7 +73,7 @@ class Checkpoints:
         with interrupt_deferred():
             in_first(begin)
             with _checkpointer() as checkpointer:
-                checkpointer.save((unfinished / "state").resolve(), args=ocp.args.StandardSave(state))
+                checkpointer.save((unfinished / "state").resolve(), args=ocp.args.StandardSave(_stored(state)))
             in_first(finish)
 
     def restore(self, like: Any) -> tuple[int, Any]:
@@ -91,8 +95,8 @@ class Checkpoints:
             return 0, like
         with _checkpointer() as checkpointer:
             path = (self.folder / str(step) / "state").resolve()
-            state = checkpointer.restore(path, args=ocp.args.StandardRestore(like))
-        return step, jax.tree.map(_commit_as, state, like)
+            stored = iter(jax.tree.leaves(checkpointer.restore(path, args=ocp.args.StandardRestore(_stored(like)))))
+        return step, jax.tree.map(lambda leaf: _commit_as(next(stored), leaf) if leaf.size else leaf, like)
 
     def _latest_intact(self, like: Any) -> int | None:
         """The step of the latest intact checkpoint, whose arrays are like the given ones; None: there is none."""
@@ -171,6 +175,24 @@ class _DamagedError(Exception):
     """A checkpoint differs from its manifest."""
 
 
+def check_names(state: Any) -> None:
+    """Raise a ValueError if orbax, which joins the keys of nested dictionaries by dots, gives two arrays one name."""
+    places: dict[str, str] = {}
+    for path, _ in jax.tree_util.tree_leaves_with_path(state):
+        name, place = (jax.tree_util.keystr(path, simple=True, separator=".")), jax.tree_util.keystr(path)
+        if name in places:
+            raise ValueError(
+                f"save: the names of arrays must differ where their keys are joined by dots; got {places[name]} and "
+                f"{place}, which are both {name!r}. Rename one."
+            )
+        places[name] = place
+
+
+def _stored(state: Any) -> Any:
+    """The arrays that orbax writes: it refuses empty ones."""
+    return jax.tree.map(lambda leaf: leaf if leaf.size else None, state)
+
+
 def _checkpointer() -> ocp.Checkpointer:
     # Not in the background, so that a step's metrics are written before its checkpoint.
     return ocp.Checkpointer(ocp.StandardCheckpointHandler())
@@ -178,7 +200,7 @@ def _checkpointer() -> ocp.Checkpointer:
 
 def _commit_as(leaf: Array, like: Array) -> Array:
     """Uncommit an array from its device if `like` is uncommitted, because orbax commits all arrays."""
-    if like.committed:
+    if getattr(like, "committed", False):
         return leaf
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return jax.random.wrap_key_data(_commit_as(jax.random.key_data(leaf), like), impl=jax.random.key_impl(leaf))

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 from rnnscan._util.ranks import over_rows
 from rnnscan.cells import GRU, LSTM, RNN
 from rnnscan.compose import stack
+from rnnscan.export.generate import sharpened
 from rnnscan.memory import Memory
 from rnnscan.scanning import scan
 from rnnscan.sharding import rules
@@ -166,7 +167,7 @@ def _draw(
         key, cells_carry, byte = carry
         key, draw_key = jax.random.split(key)
         cells_carry, hidden = model.cells(params["cells"], cells_carry, params["embedding"][byte])
-        byte = jax.random.categorical(draw_key, _logits(params["head"], hidden) / temperature)
+        byte = jax.random.categorical(draw_key, sharpened(_logits(params["head"], hidden), temperature))
         return (key, cells_carry, byte), byte[0]
 
     carry = (key, model.initial_carry(1), first)

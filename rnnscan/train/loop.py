@@ -13,7 +13,9 @@ from jax.experimental import multihost_utils
 from tqdm import tqdm
 
 from rnnscan._util.messages import describe as describe_array
+from rnnscan._util.messages import is_count
 from rnnscan.train.batches import Batches, batches_from
+from rnnscan.train.checkpoint import check_names
 from rnnscan.train.failures import check_can_search, check_not_skipped
 from rnnscan.train.metrics import Metrics
 from rnnscan.train.processes import check_agreement, check_global, in_first, waiting_for_the_verdict
@@ -110,8 +112,12 @@ def fit(
         >>> state.params["w"].round(2).tolist()
         [1.0, 2.0]
     """
-    _check_run(run)
+    _check_run(run, state)
     _check_counts(steps, evaluate_every, checkpoint_every, run, most_skipped)
+    if evaluate_every is not None and evaluate is None:
+        raise ValueError(
+            "fit: `evaluate_every` must be given with a function; got no `evaluate`. Pass evaluate=lambda state: ..."
+        )
     if check_finite:
         check_can_search(step)
     first = int(state.step)
@@ -175,7 +181,7 @@ def _numbers(values: Mapping[str, Any]) -> Metrics:
 
 def _join(metrics: Metrics, evaluation: Metrics) -> Metrics:
     """A step's metrics and its evaluation's."""
-    if both := metrics.keys() & evaluation.keys():
+    if both := ({"step"} | metrics.keys()) & evaluation.keys():
         raise ValueError(
             f"fit: `evaluate` must return names other than the step's metrics; got {min(both)!r}. Rename it."
         )
@@ -193,19 +199,22 @@ def _check_skipped(state: TrainState, metrics: Metrics, most: int) -> None:
         )
 
 
-def _check_run(run: Any) -> None:
-    if run is not None and not isinstance(run, RunDirectory):
+def _check_run(run: Any, state: TrainState) -> None:
+    if run is None:
+        return
+    if not isinstance(run, RunDirectory):
         raise TypeError(
             f"fit: `run` must be a RunDirectory, or None; got {run!r}. Write run=RunDirectory({str(run)!r})."
         )
+    check_names(state)
 
 
 def _check_counts(
     steps: int, evaluate_every: int | None, checkpoint_every: int | None, run: RunDirectory | None, most_skipped: int
 ) -> None:
     for name, value in (("steps", steps), ("evaluate_every", evaluate_every), ("checkpoint_every", checkpoint_every)):
-        if value is not None and value < 1:
-            raise ValueError(f"fit: `{name}` must be at least 1; got {value}.")
+        if value is not None and not is_count(value, least=1):
+            raise ValueError(f"fit: `{name}` must be a whole number of at least 1; got {value!r}.")
     if most_skipped < 0:
         raise ValueError(f"fit: `most_skipped` must be at least 0; got {most_skipped}.")
     if checkpoint_every is not None and run is None:

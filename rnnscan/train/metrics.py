@@ -16,7 +16,7 @@ Metrics: TypeAlias = Mapping[str, Number | None]
 
 def append_line(file: Path, step: int, metrics: Metrics) -> None:
     """Write one step's metrics; JSON has no infinity and no NaN, so they become null. Steps count from 1."""
-    line = {"step": step} | {name: _finite(value) for name, value in metrics.items()}
+    line = {"step": step} | {name: _finite(value) for name, value in metrics.items()} | {"step": step}
     with file.open("a") as opened:
         opened.write(json.dumps(line, allow_nan=False) + "\n")
 

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Int, Key
 
+from rnnscan._util.messages import describe, leaves_with_places
+
 
 class TrainState(NamedTuple):
     """The state of a training run. With the options and the data, it determines the rest of the run.
@@ -44,6 +46,9 @@ def begin(params: Any, optimizer: optax.GradientTransformation, *, carry: Any = 
     Returns:
         The state. Its arrays are copies, so training does not change the given ones.
 
+    Raises:
+        TypeError: if a parameter is no floating-point array.
+
     Example:
         >>> import jax.numpy as jnp
         >>> import optax
@@ -51,6 +56,12 @@ def begin(params: Any, optimizer: optax.GradientTransformation, *, carry: Any = 
         >>> int(state.step), state.carry
         (0, None)
     """
+    for place, leaf in leaves_with_places(params, "params"):
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
+            raise TypeError(
+                f"begin: the parameters must be floating-point arrays, of which a loss has gradients; got {place} "
+                f"{describe(leaf)}. Cast it, or close over it."
+            )
     params, carry = jax.tree.map(_own_array, (params, carry))
     # Some optimizers keep the parameters in their state, and an array cannot be donated twice.
     optimizer_state = jax.tree.map(_own_array, optimizer.init(params))

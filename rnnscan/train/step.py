@@ -26,8 +26,9 @@ def make_step(
 ) -> Step:
     """Make the compiled function that trains on one batch: `state, metrics = step(state, batch)`.
 
-    A step with a loss, gradient or update that is not finite, or a carry with NaN, is skipped: parameters, optimizer
-    state and carry do not change. `optax.apply_if_finite` leaves out the carry, and applies such an update in the end.
+    A step with a loss, norm of the gradient or update that is not finite, or a carry with NaN, is skipped: parameters,
+    optimizer state and carry do not change. `optax.apply_if_finite` leaves out the carry, and applies such an update in
+    the end.
 
     Args:
         loss: `loss(params, carry, batch, key) -> (loss, carry)`, or `(loss, carry, metrics)` with a dictionary of
@@ -66,7 +67,9 @@ def make_step(
         )
     if clip_norm is not None and not clip_norm > 0:
         raise ValueError(f"make_step: `clip_norm` must be above 0; got {clip_norm}. Pass None for no clipping.")
-    update = optax.with_extra_args_support(optimizer).update
+    # `optax.MultiSteps` passes them on itself, and is none of optax's types of optimizers.
+    takes_extra_arguments = isinstance(optimizer, optax.MultiSteps)
+    update = optimizer.update if takes_extra_arguments else optax.with_extra_args_support(optimizer).update
 
     def updated(
         params: Any, optimizer_state: Any, rest: TrainState, batch: Any
@@ -169,6 +172,11 @@ def _check_names(metrics: Mapping[str, Any]) -> None:
             raise ValueError(
                 f"make_step: the metrics of `loss` must have names other than {', '.join(OWN_METRICS)}; got {name!r}. "
                 "Rename it."
+            )
+        if jnp.shape(metrics[name]):
+            raise ValueError(
+                f"make_step: the metrics of `loss` must be scalars; got {name!r} {describe(metrics[name])}. Take its "
+                "mean."
             )
 
 

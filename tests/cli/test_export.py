@@ -239,6 +239,21 @@ def test_npz_files(rnnscan: Command, net: Any, tmp_path: Path) -> None:
     close(json.loads((tmp_path / "results.jsonl").read_text())[1], live(sequence(3, 2))[1])
 
 
+def test_npz_files_hold_outputs_of_any_name(rnnscan: Command, tmp_path: Path) -> None:
+    def save(name: str, outputs: Any) -> Path:
+        rs.export.save(tmp_path / name, lambda params, x: outputs(x), {}, [jnp.ones(2)], ["cpu"])
+        np.savez(tmp_path / "given.npz", x=np.ones(2, np.float32))
+        return tmp_path / name
+
+    folder = save("odd", lambda x: {"file": x, "allow_pickle": x + 1})
+    assert rnnscan("run", folder, tmp_path / "given.npz", "--out", tmp_path / "out.npz").exit_code == 0
+    with np.load(tmp_path / "out.npz") as results:
+        assert set(results) == {"file", "allow_pickle"}
+    folder = save("twice", lambda x: {"a": {"b": x}, "a/b": x})
+    message = refused(rnnscan("run", folder, tmp_path / "given.npz", "--out", tmp_path / "out.npz"))
+    assert "the names of outputs must differ in an npz file; got" in message
+
+
 def test_a_stream_keeps_its_carry(rnnscan: Command, net: Any, tmp_path: Path) -> None:
     folder, live = net
     xs = sequence(5, 2)

@@ -32,11 +32,11 @@ class Counter:
         return {"steps": steps}, params["scale"] * jax.nn.one_hot((x + 1) % 5, 5) * jnp.sign(steps)[:, None]
 
 
-def save(folder, tokens=TOKENS, **options):
+def save(folder, tokens=TOKENS, rows=1, **options):
     cell = Counter()
     fn = lambda params, xs: rs.scan(cell, params, cell.initial_carry(xs[0]), xs)[1]  # noqa: E731
     given = {"cell": cell, "vocabulary": tokens} | options
-    rs.export.save(folder, fn, {"scale": jnp.float32(9)}, [jnp.zeros((3, 1), jnp.int16)], ["cpu"], **given)
+    rs.export.save(folder, fn, {"scale": jnp.float32(9)}, [jnp.zeros((3, rows), jnp.int16)], ["cpu"], **given)
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +63,11 @@ def test_tokens_are_drawn_from_the_softmax(loaded):
     assert ((np.bincount(draws, minlength=5) - expected) ** 2 / expected).sum() < 25
 
 
+@pytest.mark.parametrize("temperature", [1e-30, 1e-38, 1e-46])
+def test_a_tiny_temperature_takes_the_likeliest_token(loaded, temperature):
+    assert list(loaded.generate("a", 6, temperature=temperature)) == list(loaded.generate("a", 6, temperature=0.0))
+
+
 @pytest.mark.bad_input
 def test_wrong_arguments(loaded, tmp_path):
     for options, message in (
@@ -77,6 +82,8 @@ def test_wrong_arguments(loaded, tmp_path):
     for tokens in ([], TOKENS[:4], [*TOKENS[:4], b""], [*TOKENS[:4], b"a"]):
         with pytest.raises(ValueError, match="`vocabulary`"):
             save(tmp_path / "a", tokens)
+    with pytest.raises(ValueError, match=r"a step must run for one row, .*; got steps of 4 rows\. Name that axis"):
+        save(tmp_path / "a", rows=4, dynamic=("T", None))
     with pytest.raises(TypeError, match="must be a list of bytes; got str at 0"):
         save(tmp_path / "a", list("abcde"))
     with pytest.raises(ValueError, match="must stream"):

@@ -32,6 +32,16 @@ def by_loops(weight):
     return restored
 
 
+def test_complex_outputs_have_an_error_too(tmp_path):
+    fn = lambda params, xs: (xs @ params["w"]) * (1 + 2j)  # noqa: E731
+    params = {"w": jnp.asarray(np.random.default_rng(0).normal(size=(64, 8)), jnp.float32)}
+    xs = jnp.ones((3, 64))
+    rs.export.save(tmp_path / "net", fn, params, [xs], ["cpu"], dynamic=(None, None), store="int8")
+    loaded = rs.export.load(tmp_path / "net")
+    largest = np.abs(loaded.predict(xs) - fn(params, xs)).max()
+    np.testing.assert_allclose(loaded.manifest.store["largest_error_of_outputs"], largest, rtol=1e-3)
+
+
 @pytest.mark.parametrize("store", ["bfloat16", "int8"])
 def test_a_net_with_fewer_bits(tmp_path, store):
     net = rs.layer(rs.cells.GRU(4))

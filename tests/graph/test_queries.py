@@ -2,10 +2,11 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import rnnscan as rs
-from rnnscan.graph import Name
+from rnnscan.graph import Literal, Name
 
 
 pytestmark = pytest.mark.typed  # `make test` runs these with the run-time type checks.
@@ -46,6 +47,23 @@ def test_versions_count_the_writes_of_a_name(graph):
 def test_undefined_are_the_inputs_in_use(graph):
     assert [*map(str, graph.undefined())] == ["x", "y"]
     assert [*map(str, rs.graph.trace(lambda x, y: (y, 3), 1.0, 2.0).undefined())] == ["y"]
+
+
+def test_arrays_and_nan_in_place_of_names():
+    """`written_out` reads an array by a gather, and one NaN is another."""
+
+    def trace(function):
+        return rs.graph.ENGINE_PASSES["written_out"](rs.graph.trace(function, jnp.ones((2, 4))))
+
+    def sorted_by_first(x):
+        return jnp.where(x > 2, jnp.take(x, jnp.argsort(x[0]), axis=1), jnp.nan)
+
+    one, other = trace(sorted_by_first), trace(sorted_by_first)
+    assert any(np.ndim(read.value) for node in one.nodes for read in node.inputs if hasattr(read, "value"))
+    assert list(one.undefined()) == list(one.inputs)
+    assert one.subgraph_io([node.id for node in one.nodes]).inputs == tuple(one.inputs)
+    assert one.nodes == other.nodes
+    assert Literal(np.float32(0)) != Literal(np.float32(-0.0))
 
 
 def test_producers_and_consumers_are_each_others_inverse(graph):

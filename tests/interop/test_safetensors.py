@@ -3,6 +3,7 @@
 import importlib
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -125,13 +126,35 @@ def test_there_must_be_a_file(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "cell", [rs.residual(rs.cells.LSTM(4)), rs.cells.RGLRU(4), rs.cells.S6(4)], ids=["residual", "rg-lru", "s6"]
+)
+def test_nets_that_take_inputs_of_one_size(cell, tmp_path):
+    net = rs.layer(cell)
+    params = net.init(jax.random.key(0), 4)
+    safetensors.save(tmp_path / "file", net, params)
+    loaded = safetensors.load(tmp_path / "file", net)
+    jax.tree.map(np.testing.assert_array_equal, loaded, params)
+    other = rs.layer(rs.residual(rs.cells.GRU(4)))
+    with pytest.raises(ValueError, match=r"load: the parameters in .* must be those of"):
+        safetensors.load(tmp_path / "file", other)
+
+
+def test_numbers_of_the_other_byte_order(tmp_path):
+    numbers = np.arange(3, dtype=">f4")
+    safetensors.save(tmp_path / "file", NET, {"net": numbers})
+    np.testing.assert_array_equal(safetensors.load(tmp_path / "file")["net"], numbers)
+
+
+@pytest.mark.parametrize(
     ("params", "message"),
     [
         ([np.ones(3)], r"must be nested dictionaries of arrays, none of them empty; got list at 'the top'\."),
         (np.ones(3), r"must be nested dictionaries of arrays, .*; got float64\[3\] at 'the top'\."),
         ({"net_0": {}}, r"none of them empty; got dict at 'net_0'\."),
         ({"net_0": {"kernel": 1.0}}, r"got float at 'net_0/kernel'\."),
-        ({"net/0": np.ones(3)}, r"names must be strings without '/'; got 'net/0' at 'the top'\."),
+        ({"net/0": np.ones(3)}, r"names must be strings without '/', .*; got 'net/0' at 'the top'\."),
+        ({"__metadata__": np.ones(3)}, r"names must be strings .*; got '__metadata__' at 'the top'\."),
+        ({"net": jnp.ones(3, jnp.float8_e4m3fn)}, r"safetensors has no float8_e4m3fn; .* Cast it to one of float64, "),
         ({"net": np.ones(3, complex)}, r"safetensors has no complex128; got complex128\[3\] at 'net'\."),
     ],
 )

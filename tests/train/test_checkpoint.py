@@ -12,7 +12,7 @@ import orbax.checkpoint as ocp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from rnnscan.train import RunDirectory, TrainState, begin, make_step
+from rnnscan.train import RunDirectory, TrainState, begin, fit, make_step
 from tiers import variants
 
 
@@ -59,6 +59,30 @@ def copy(source: Path, to: Path) -> None:
 
 def test_a_state_is_restored_as_it_was_saved(run: RunDirectory) -> None:
     assert_same(run.restore(state_at(0)), state_at(7))
+
+
+def test_empty_arrays_are_restored(tmp_path: Path) -> None:
+    """QRNN(window=1) and Mamba2(window=1) have one in their carry."""
+    run, state = RunDirectory(tmp_path), state_at(3)._replace(carry=(jnp.ones(2), jnp.ones((2, 0, 3))))
+    run.save(state)
+    assert_same(run.restore(state._replace(carry=(jnp.zeros(2), jnp.zeros((2, 0, 3))))), state)
+
+
+def test_arrays_that_would_have_one_name_are_refused_before_a_step(tmp_path: Path) -> None:
+    run, state = RunDirectory(tmp_path), state_at(0)._replace(params={"a": {"b": jnp.ones(2)}, "a.b": jnp.ones(3)})
+    message = (
+        r"save: the names of arrays must differ .*; got .*\['a'\]\['b'\] and .*\['a.b'\], which are both 'params.a.b'"
+    )
+    with pytest.raises(ValueError, match=message):
+        run.save(state)
+    with pytest.raises(ValueError, match=message):
+        fit(lambda state, batch: pytest.fail("a step ran"), state, [None], steps=1, run=run, progress=False)
+    assert not list(tmp_path.rglob("*state*"))
+
+
+def test_a_state_like_that_saved_may_be_its_types(run: RunDirectory) -> None:
+    types = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state_at(0))
+    assert_same(run.restore(types), state_at(7))
 
 
 def test_the_last_two_checkpoints_are_kept(tmp_path: Path) -> None:

@@ -293,14 +293,17 @@ def test_the_progress_shows_the_loss_and_what_was_skipped(capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"steps": 0}, r"fit: `steps` must be at least 1; got 0\."),
-        ({"evaluate_every": 0}, r"fit: `evaluate_every` must be at least 1; got 0\."),
-        ({"checkpoint_every": 0}, r"fit: `checkpoint_every` must be at least 1; got 0\."),
+        ({"steps": 0}, r"fit: `steps` must be a whole number of at least 1; got 0\."),
+        ({"evaluate_every": 0}, r"fit: `evaluate_every` must be a whole number of at least 1; got 0\."),
+        ({"checkpoint_every": 0}, r"fit: `checkpoint_every` must be a whole number of at least 1; got 0\."),
+        ({"steps": 2.5}, r"fit: `steps` must be a whole number of at least 1; got 2\.5\."),
+        ({"evaluate_every": 2}, r"fit: `evaluate_every` must be given with a function; got no `evaluate`\."),
+        ({"evaluate": lambda state: {"step": 7}}, r"fit: `evaluate` must return names .*; got 'step'\."),
         ({"most_skipped": -1}, r"fit: `most_skipped` must be at least 0; got -1\."),
         ({"checkpoint_every": 2}, r"fit: `checkpoint_every` must be given with a directory; got no `run`\."),
     ],
 )
-def test_numbers_that_cannot_be_are_refused(options: dict[str, int], message: str) -> None:
+def test_numbers_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         fit(STEP, initial(), batch_at, **{"steps": 3, "progress": False, **options})
 

@@ -242,6 +242,36 @@ def test_a_carry_that_the_next_step_cannot_be_given_is_refused(returned: Any, me
         step(initial(optimizer), batch_at(0))
 
 
+def test_a_metric_that_is_no_scalar_is_refused() -> None:
+    optimizer = optax.sgd(0.1)
+    step = make_step(lambda params, *_: (jnp.sum(params), None, {"each": params}), optimizer)
+    with pytest.raises(ValueError, match=r"the metrics of `loss` must be scalars; got 'each' float32\[2\]\."):
+        step(begin(jnp.ones(2), optimizer), None)
+
+
+def test_parameters_are_floats() -> None:
+    with pytest.raises(
+        TypeError, match=r"begin: the parameters must be floating-point .*; got `params\['n'\]` int32\[2\]"
+    ):
+        begin({"w": jnp.ones(2), "n": jnp.ones(2, int)}, optax.sgd(0.1))
+
+
+def test_accumulated_gradients_pass_the_loss_on_to_the_optimizer() -> None:
+    """As `optax.MultiSteps` does by itself: `reduce_on_plateau` reads the loss."""
+    optimizer = optax.MultiSteps(optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau(patience=1)), 2)
+    params = jnp.array([1.0, -2.0])
+    squares = lambda params: jnp.sum(params**2)  # noqa: E731
+    state = begin(params, optimizer)
+    step = make_step(lambda params, carry, *_: (squares(params), carry), optimizer)
+    expected, optimizer_state = params, optimizer.init(params)
+    for _ in range(5):
+        value, gradient = jax.value_and_grad(squares)(expected)
+        updates, optimizer_state = optimizer.update(gradient, optimizer_state, expected, value=value)
+        expected = optax.apply_updates(expected, updates)
+        state, _ = step(state, None)
+    np.testing.assert_allclose(state.params, expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize("clip_norm", [0.0, -1.0, float("nan")])
 def test_a_norm_that_is_not_above_zero_is_refused(clip_norm: float) -> None:
     with pytest.raises(ValueError, match=r"make_step: `clip_norm` must be above 0; got "):

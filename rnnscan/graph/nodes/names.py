@@ -31,15 +31,28 @@ class Name(NamedTuple):
         return f"{self.base}.{self.version}" if self.version else self.base
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Literal:
-    """A number that is known while tracing, in place of a name.
+    """A number, or an array of numbers, that is known while tracing, in place of a name.
+
+    Literals are equal if their dtypes, shapes and bits are: one NaN is another, and 0 is not -0.
 
     Attributes:
         value: the number.
     """
 
     value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Literal) and self._bits == other._bits
+
+    def __hash__(self) -> int:
+        return hash(self._bits)
+
+    @property
+    def _bits(self) -> tuple[Any, ...]:
+        value = np.asarray(self.value)
+        return value.dtype, value.shape, value.tobytes()
 
     def __str__(self) -> str:
         return str(self.value)
