@@ -192,10 +192,10 @@ def _batch(
     every = [*compress(jax.tree.leaves(vjp.reads), vjp.read), *(Reads([place]) for place in of_step.ct_carry)]
     every += [Reads([place], scan.length) for place in of_step.ct_y]
     mapped = {place for at, reads in zip(axes, every, strict=True) if at is not None for place in reads.operands}
-    # A step reads one array in several places, and a leaf from several arrays. Rows in one of them are in all.
-    while (
-        more := {place for reads in every if not mapped.isdisjoint(reads.operands) for place in reads.operands} - mapped
-    ):
+    # A step reads one array in several places, and a leaf from several arrays. Rows in one of them are in all, also in
+    # zeros that stand for an array.
+    arrays = [{*reads.operands} for reads in jax.tree.leaves(vjp.reads)]
+    while more := {place for places in arrays if not mapped.isdisjoint(places) for place in places} - mapped:
         mapped |= more
     flags = [place in mapped for place in range(len(step.in_avals))]
     # Results that become operands of the next step: recomputed leaves, and the cotangents of the carry.

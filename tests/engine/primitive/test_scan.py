@@ -303,6 +303,25 @@ def test_an_output_that_is_the_carry_has_rows_if_only_the_first_carry_has_some(m
         np.testing.assert_allclose(leaf, other, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.core("rows")
+def test_forward_mode_of_the_rows_of_a_gradient_that_reads_no_carry(x64):
+    """The first carry has rows, and so have zeros in place of the carries that are not read."""
+    draw = partial(normal, np.random.default_rng(0), dtype=jnp.float64)
+    w, carry, xs = draw((4, 4)), draw((5, 2, 4)), draw((6, 2, 4))
+
+    def tangents(scan):
+        loss = lambda h, xs: jnp.sum(scan(w, h, xs)[1] ** 2)  # noqa: E731
+        gradient = jax.vmap(jax.grad(loss, 1), (0, None))
+        return jax.jit(lambda h, xs: jax.jvp(partial(gradient, h), (xs,), (xs,)))(carry, xs)
+
+    def cell(w, h, x):
+        return jnp.tanh(h @ w + x), jnp.sin(x) ** 2
+
+    expected = tangents(lambda w, h, xs: lax.scan(partial(cell, w), h, xs))
+    for leaf, other in zip(tangents(partial(rs.scan, cell)), expected, strict=True):
+        np.testing.assert_allclose(leaf, other, rtol=1e-9, atol=1e-11)
+
+
 def test_no_step_is_kept_alive():
     def steps():
         traced = jax.jit(jax.grad(partial(loss, partial(rs.scan, unroll=2)))).trace(PARAMS, XS)
