@@ -60,7 +60,7 @@ def make_mesh(sizes: dict[str, int]) -> Mesh:
 
 def place_state(
     state: TrainState,
-    optimizer: optax.GradientTransformation,
+    optimizer: optax.GradientTransformation | optax.MultiSteps,
     mesh: Mesh,
     specs: Any,
     *,

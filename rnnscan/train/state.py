@@ -33,7 +33,9 @@ class TrainState(NamedTuple):
     skipped_in_a_row: Int[Array, ""]
 
 
-def begin(params: Any, optimizer: optax.GradientTransformation, *, carry: Any = None, seed: int = 0) -> TrainState:
+def begin(
+    params: Any, optimizer: optax.GradientTransformation | optax.MultiSteps, *, carry: Any = None, seed: int = 0
+) -> TrainState:
     """The state before the first step.
 
     Args:

@@ -22,7 +22,10 @@ OWN_METRICS = ("step", "loss", "gradient_norm", "skipped")
 
 
 def make_step(
-    loss: Callable[..., tuple[Any, ...]], optimizer: optax.GradientTransformation, *, clip_norm: float | None = None
+    loss: Callable[..., tuple[Any, ...]],
+    optimizer: optax.GradientTransformation | optax.MultiSteps,
+    *,
+    clip_norm: float | None = None,
 ) -> Step:
     """Make the compiled function that trains on one batch: `state, metrics = step(state, batch)`.
 
