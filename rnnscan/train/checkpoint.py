@@ -179,7 +179,7 @@ def check_names(state: Any) -> None:
     """Raise a ValueError if orbax, which joins the keys of nested dictionaries by dots, gives two arrays one name."""
     places: dict[str, str] = {}
     for path, _ in jax.tree_util.tree_leaves_with_path(state):
-        name, place = (jax.tree_util.keystr(path, simple=True, separator=".")), jax.tree_util.keystr(path)
+        name, place = jax.tree_util.keystr(path, simple=True, separator="."), jax.tree_util.keystr(path)
         if name in places:
             raise ValueError(
                 f"save: the names of arrays must differ where their keys are joined by dots; got {places[name]} and "
