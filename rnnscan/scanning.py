@@ -80,8 +80,8 @@ def scan(
             has no `initial_carry` and needs `reset_to`. Gradients flow into it.
         padding: the results of padded steps. "zero": the carry is held and y is zero. "hold": the carry is held and y
             is the last valid one, zero before any. "drop": carry and y are zero.
-        truncate: no gradient flows through the carry into steps `truncate`, `2 * truncate`, ..., in running order. They
-            count padded steps too, so a row that ends before the last of them has no gradient of its final carry.
+        truncate: no gradient flows through the carry into steps `truncate`, `2 * truncate`, ..., in running order.
+            Padded steps count: a row that ends before the last of these has no gradient of its final carry.
         engine: "fission" runs only recurrent work step by step (`rnnscan.explain` shows the split). "lax" is one plain
             `lax.scan` over a checkpointed cell: the reference. "auto" picks fission where it can, and else lax: for
             cells with side effects, and with a kept name inside a vmap or a branch. A small loop on a CPU is one kernel

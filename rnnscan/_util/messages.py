@@ -54,6 +54,17 @@ def place(root: str, path: Any = ()) -> str:
     return f"`{root}{keystr(path)}`"
 
 
+def leaves_of_one_name(tree: Any, separator: str) -> tuple[str, str, str] | None:
+    """A name that two leaves have where their keys are joined by a separator, and both leaves; None: all differ."""
+    first: dict[str, str] = {}
+    for path, _ in jax.tree_util.tree_leaves_with_path(tree):
+        name = keystr(path, simple=True, separator=separator)
+        if name in first:
+            return name, first[name], keystr(path)
+        first[name] = keystr(path)
+    return None
+
+
 def leaves_with_places(tree: Any, root: str) -> list[tuple[str, Any]]:
     """The leaves of a pytree, each with its place."""
     return [(place(root, path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import keystr, tree_map_with_path
 
+from rnnscan._util.messages import leaves_of_one_name
+
 
 # What an npz file begins with.
 _ZIP = b"PK"
@@ -69,31 +71,24 @@ def to_npz(tree: Any) -> bytes:
 
     Types that NumPy does not have, such as bfloat16, become float32.
     """
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
     content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as file:
-        leaves = [leaf for _, leaf in jax.tree_util.tree_leaves_with_path(tree)]
-        for name, leaf in zip(npz_names(tree), leaves, strict=True):
+    with zipfile.ZipFile(content, "w") as file:  # `np.savez` takes names as arguments, beside its own.
+        for path, leaf in leaves:
+            name = keystr(path, simple=True, separator="/") or "output"
             with file.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, _plain(leaf), allow_pickle=False)
     return content.getvalue()
 
 
-def npz_names(tree: Any) -> list[str]:
-    """The names that the leaves of a pytree have in an npz file.
-
-    Raises:
-        ValueError: if two leaves have one.
-    """
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
-    names = [keystr(path, simple=True, separator="/") or "output" for path in paths]
-    for number, name in enumerate(names):
-        first = names.index(name)
-        if first < number:
-            raise ValueError(
-                f"run: the names of outputs must differ in an npz file; got {keystr(paths[first])} and "
-                f"{keystr(paths[number])}, which are both {name!r}. Write lines of JSON."
-            )
-    return names
+def check_npz_names(tree: Any) -> None:
+    """Raise a ValueError if two leaves of a pytree have one name in an npz file."""
+    if found := leaves_of_one_name(tree, "/"):
+        name, one, other = found
+        raise ValueError(
+            f"run: the names of outputs must differ in an npz file; got {one} and {other}, which are both {name!r}. "
+            "Write lines of JSON."
+        )
 
 
 def _plain(leaf: Any) -> np.ndarray:

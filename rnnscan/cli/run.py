@@ -15,7 +15,7 @@ import typer
 
 import rnnscan as rs
 from rnnscan._util.messages import listing
-from rnnscan.cli.arrays import Record, npz_names, read_records, to_line, to_npz
+from rnnscan.cli.arrays import Record, check_npz_names, read_records, to_line, to_npz
 from rnnscan.cli.interrupts import raise_if_interrupted
 from rnnscan.cli.options import readable_errors
 from rnnscan.cli.outputs import written_whole
@@ -133,7 +133,7 @@ def _check_format(loaded: Any, format: Format, out: Path | None) -> None:
     results = loaded.manifest.results()
     outputs = jax.tree.leaves(results)
     if format is Format.NPZ:
-        npz_names(results)
+        check_npz_names(results)
     if format is Format.JSONL and any(spec.dtype.startswith("complex") for spec in outputs):
         raise ValueError("run: JSON has no complex numbers; got outputs of complex dtypes. Use --format npz.")
     if format is Format.NPZ and out is None and sys.stdout.isatty():

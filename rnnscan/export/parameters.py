@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rnnscan._util.messages import place
+from rnnscan._util.messages import leaves_of_one_name, place
 from rnnscan.export import quantize
 from rnnscan.export.common.extras import import_extra
 from rnnscan.export.common.specs import ArraySpec
@@ -67,11 +67,11 @@ def named_arrays(params: Any) -> dict[str, np.ndarray]:
                 f"export.save: {where} must have a dtype of safetensors, {list(_DTYPES.values())}; got {value.dtype}. "
                 "Convert it."
             )
-        if name in arrays:
-            raise ValueError(
-                f"export.save: the parameters must have different paths; got two with the path {name!r}. Rename one."
-            )
         arrays[name] = value
+    if found := leaves_of_one_name(params, "/"):
+        raise ValueError(
+            f"export.save: the parameters must have different paths; got two with the path {found[0]!r}. Rename one."
+        )
     return arrays
 
 

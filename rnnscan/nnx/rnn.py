@@ -60,8 +60,8 @@ class RNN(nnx.RNN):
         engine: as in `rnnscan.scan`.
         parallel: as in `rnnscan.scan`.
         truncate: stop the gradient through the carry before steps `truncate`, `2 * truncate`, ..., in the order of the
-            run, padded steps too: the last valid carry of a row that ends before one of these has no gradient; None:
-            never.
+            run; None: never. Padded steps count: a row that ends before the last of these has no gradient of its last
+            valid carry.
 
     Raises:
         TypeError: if `cell` is not a cell, or another argument has a wrong type.

@@ -14,6 +14,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jaxtyping import Array
 
+from rnnscan._util.messages import leaves_of_one_name
 from rnnscan.train.processes import in_first
 from rnnscan.train.signals import interrupt_deferred
 
@@ -177,15 +178,12 @@ class _DamagedError(Exception):
 
 def check_names(state: Any) -> None:
     """Raise a ValueError if orbax, which joins the keys of nested dictionaries by dots, gives two arrays one name."""
-    places: dict[str, str] = {}
-    for path, _ in jax.tree_util.tree_leaves_with_path(state):
-        name, place = jax.tree_util.keystr(path, simple=True, separator="."), jax.tree_util.keystr(path)
-        if name in places:
-            raise ValueError(
-                f"save: the names of arrays must differ where their keys are joined by dots; got {places[name]} and "
-                f"{place}, which are both {name!r}. Rename one."
-            )
-        places[name] = place
+    if found := leaves_of_one_name(state, "."):
+        name, one, other = found
+        raise ValueError(
+            f"save: the names of arrays must differ where their keys are joined by dots; got {one} and {other}, which "
+            f"are both {name!r}. Rename one."
+        )
 
 
 def _stored(state: Any) -> Any:

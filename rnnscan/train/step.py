@@ -29,9 +29,9 @@ def make_step(
 ) -> Step:
     """Make the compiled function that trains on one batch: `state, metrics = step(state, batch)`.
 
-    A step with a loss, norm of the gradient or update that is not finite, or a carry with NaN, is skipped: parameters,
-    optimizer state and carry do not change. `optax.apply_if_finite` leaves out the carry, and applies such an update in
-    the end.
+    A step is skipped if its loss, its update or the norm of its gradient is not finite, or its carry has a NaN: then
+    parameters, optimizer state and carry do not change. `optax.apply_if_finite` leaves out the carry, and applies such
+    an update in the end.
 
     Args:
         loss: `loss(params, carry, batch, key) -> (loss, carry)`, or `(loss, carry, metrics)` with a dictionary of
@@ -70,7 +70,7 @@ def make_step(
         )
     if clip_norm is not None and not clip_norm > 0:
         raise ValueError(f"make_step: `clip_norm` must be above 0; got {clip_norm}. Pass None for no clipping.")
-    # `optax.MultiSteps` passes them on itself, and is none of optax's types of optimizers.
+    # `optax.MultiSteps` is none of optax's types of optimizers, so that the wrapper would drop what it passes on.
     takes_extra_arguments = isinstance(optimizer, optax.MultiSteps)
     update = optimizer.update if takes_extra_arguments else optax.with_extra_args_support(optimizer).update
 
